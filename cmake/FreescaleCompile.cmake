@@ -1,0 +1,28 @@
+# The compile settings every target of the project shares, as the target freescale_compile.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Hidden by default: two extension modules in one process must not share our symbols by accident.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+add_library(freescale_compile INTERFACE)
+target_include_directories(freescale_compile INTERFACE "${PROJECT_SOURCE_DIR}")
+target_link_libraries(freescale_compile INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
+target_compile_options(freescale_compile INTERFACE -Wall -Wextra)
+if(FREESCALE_WERROR)
+  target_compile_options(freescale_compile INTERFACE -Werror)
+endif()
+
+if(FREESCALE_SANITIZE)
+  list(JOIN FREESCALE_SANITIZE "," sanitizers)
+  set(sanitize_flags -fsanitize=${sanitizers} -fno-sanitize-recover=all)
+  target_compile_options(freescale_compile INTERFACE ${sanitize_flags} -fno-omit-frame-pointer)
+  target_link_options(freescale_compile INTERFACE ${sanitize_flags})
+endif()

@@ -102,9 +102,7 @@ void fail(const char* file, int line, std::string_view what) {
   throw Failed{};
 }
 
-void skip(std::string_view reason) {
-  throw Skipped{std::string(reason)};
-}
+void skip(std::string_view reason) { throw Skipped{std::string(reason)}; }
 
 }  // namespace freescale::check
 

@@ -11,10 +11,10 @@
 //   TEST(ring_wraps) { CHECK_EQ(ring.size(), 4u); }            limit: kDefaultLimitSeconds
 //   TEST_WITHIN(many_groups, 60) { CHECK_OK(group.connect()); }
 //
-// The first check that fails ends its test. Off the test's own thread, or in a forked child, it ends
-// the process instead: the other ranks would wait for one that has given up. A test past its limit
-// is killed by an alarm together with the executable. Arguments of the executable are substrings of
-// the names of the tests to run.
+// The first check that fails ends its test. Off the test's own thread, or in a forked child, it
+// ends the process instead: the other ranks would wait for one that has given up. A test past its
+// limit is killed by an alarm together with the executable. Arguments of the executable are
+// substrings of the names of the tests to run.
 namespace freescale::check {
 
 inline constexpr unsigned kDefaultLimitSeconds = 20;
@@ -93,7 +93,7 @@ void expect_ok(const char* file, int line, const char* text, const Outcome& outc
   ((condition) ? void() : ::freescale::check::fail(__FILE__, __LINE__, #condition " is false"))
 #define CHECK_OK(outcome) ::freescale::check::expect_ok(__FILE__, __LINE__, #outcome, (outcome))
 
-#define FREESCALE_COMPARE(left, op, right)                                                  \
+#define FREESCALE_COMPARE(left, op, right)                                                   \
   ::freescale::check::compare(__FILE__, __LINE__, #left " " #op " " #right, (left), (right), \
                               [](const auto& a, const auto& b) { return a op b; })
 #define CHECK_EQ(left, right) FREESCALE_COMPARE(left, ==, right)

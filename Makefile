@@ -1,0 +1,150 @@
+# `make train` trains a recommender on two processes; `make test` checks everything. Both set up what
+# they need on the first run and re-install nothing on the next.
+#
+#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [ARGS="..."]
+#   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
+#   make bench  [ARGS="..."]
+#   make lint | format | stubs | clean
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+DEFAULT_TORCH := 2.13.0
+TORCH ?= $(DEFAULT_TORCH)
+JOBS ?= $(shell nproc)
+
+NPROC ?= 2
+BACKEND ?= freescale
+DATA ?=
+EPOCHS ?=
+ARGS ?=
+PYTEST_ARGS ?=
+CTEST_ARGS ?=
+
+# Another torch gets an environment and a build tree of its own, and there the package is installed
+# as a wheel: an editable install would overwrite the module of the default environment.
+ifeq ($(TORCH),$(DEFAULT_TORCH))
+VENV := .venv
+PACKAGE_INSTALL := --editable .
+PACKAGE_SOURCES := setup.py pyproject.toml
+else
+VENV := .venv-$(TORCH)
+PACKAGE_INSTALL := --force-reinstall .
+PACKAGE_SOURCES := setup.py pyproject.toml CMakeLists.txt \
+  $(shell find backend cmake cpp python -type f -not -name '*.so' -not -path '*/__pycache__/*' \
+    -not -path '*.egg-info/*')
+endif
+BIN := $(CURDIR)/$(VENV)/bin
+STAMPS := $(VENV)/.stamps
+BUILD_DIR := build/torch-$(TORCH)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp, \
+  $(folder)/*.h $(folder)/*.cc))
+PYTHON_FILES = python examples benchmarks tests tools cmake setup.py
+TYPED_FILES = python/freescale_pg tools $(wildcard examples benchmarks)
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# --- Set-up: one stamp per step, newer than what the step was made from -------------------------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "freescale_pg needs Python 3.10 or newer; set PYTHON="; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS)
+	touch $@
+
+$(STAMPS)/torch: $(STAMPS)/venv
+	$(PIP) install torch==$(TORCH)
+	touch $@
+
+$(STAMPS)/requirements-%: requirements/%.txt $(STAMPS)/venv
+	$(PIP) install --requirement $<
+	touch $@
+
+$(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/torch $(STAMPS)/requirements-build
+	FREESCALE_BUILD_DIR=$(BUILD_DIR) FREESCALE_CMAKE_ARGS=-DFREESCALE_BUILD_TESTS=ON \
+	  $(PIP) install --no-build-isolation --no-deps $(PACKAGE_INSTALL)
+	touch $@
+
+.PHONY: build
+build: $(STAMPS)/package
+	$(BIN)/cmake --build $(BUILD_DIR) --parallel $(JOBS)
+
+# --- The commands -------------------------------------------------------------------------------
+
+.PHONY: train
+# Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide.
+train: build $(STAMPS)/requirements-run
+	threads=$$(( $$(nproc) / $(NPROC) )); \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
+	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
+	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
+	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) $(ARGS)
+
+.PHONY: test
+test: test-cpp test-python
+
+.PHONY: test-cpp
+test-cpp: build
+	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --no-tests=error $(CTEST_ARGS)
+	@grep -h '^\[ skip \]' $(BUILD_DIR)/Testing/Temporary/LastTest.log || echo "no C++ test skipped"
+
+.PHONY: test-python
+test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
+	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
+	$(BIN)/python benchmarks/collectives.py $(ARGS)
+
+# --- Checks, each of them a step of .ci/run -----------------------------------------------------
+
+.PHONY: lint
+lint: format-check ruff types layers stubs-check
+
+.PHONY: format-check
+format-check: $(STAMPS)/requirements-dev
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/ruff format --check $(wildcard $(PYTHON_FILES))
+
+.PHONY: format
+format: $(STAMPS)/requirements-dev
+	$(BIN)/clang-format -i $(CXX_FILES)
+	$(BIN)/ruff format $(wildcard $(PYTHON_FILES))
+	$(BIN)/ruff check --fix $(wildcard $(PYTHON_FILES))
+
+.PHONY: ruff
+ruff: $(STAMPS)/requirements-dev
+	$(BIN)/ruff check $(wildcard $(PYTHON_FILES))
+
+.PHONY: types
+types: $(STAMPS)/requirements-dev $(STAMPS)/requirements-run $(STAMPS)/torch
+	$(BIN)/mypy $(TYPED_FILES)
+
+.PHONY: layers
+layers: $(STAMPS)/venv
+	$(BIN)/python tools/check_layers.py
+
+.PHONY: stubs-check
+stubs-check: build $(STAMPS)/requirements-dev
+	$(BIN)/python tools/generate_stubs.py --check
+
+.PHONY: stubs
+stubs: build $(STAMPS)/requirements-dev
+	$(BIN)/python tools/generate_stubs.py
+
+# Keeps the environments, which take minutes to download.
+.PHONY: clean
+clean:
+	rm -rf build python/*.egg-info python/freescale_pg/*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache
+	rm -f .venv*/.stamps/package

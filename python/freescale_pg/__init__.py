@@ -1,0 +1,59 @@
+"""freescale: a torch.distributed backend for sequence recommenders, with priorities.
+
+``dist.init_process_group(backend="freescale")`` works without importing this package. Import it for
+priorities, for the operators that take one, and for statistics.
+
+Importing it costs next to nothing, since ``import torch`` does so in every process (see
+:mod:`freescale_pg._autoload`): names are loaded when first used, and only then torch and the C++
+module.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from freescale_pg import functional
+    from freescale_pg._priority import Priority, priority
+    from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
+    from freescale_pg.options import Options
+    from freescale_pg.statistics import OpStats, Stats, reset_stats, stats
+
+__all__ = [
+    "OpStats",
+    "Options",
+    "Priority",
+    "Stats",
+    "all_gather_into_tensor",
+    "all_to_all_single",
+    "functional",
+    "priority",
+    "reset_stats",
+    "stats",
+]
+
+# The module that defines each name.
+_HOMES = {
+    "OpStats": "statistics",
+    "Options": "options",
+    "Priority": "_priority",
+    "Stats": "statistics",
+    "all_gather_into_tensor": "operators",
+    "all_to_all_single": "operators",
+    "priority": "_priority",
+    "reset_stats": "statistics",
+    "stats": "statistics",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "functional":
+        return importlib.import_module(f"{__name__}.functional")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -70,7 +70,12 @@ $(STAMPS)/requirements-%: requirements/%.txt $(STAMPS)/venv
 	$(PIP) install --requirement $<
 	touch $@
 
+$(STAMPS)/requirements-bench: benchmarks/requirements.txt $(STAMPS)/venv
+	$(PIP) install --requirement $<
+	touch $@
+
 $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/torch $(STAMPS)/requirements-build
+	rm -rf build/lib.*  # setuptools would pack modules that are gone from python/ by now
 	FREESCALE_BUILD_DIR=$(BUILD_DIR) FREESCALE_CMAKE_ARGS=-DFREESCALE_BUILD_TESTS=ON \
 	  $(PIP) install --no-build-isolation --no-deps $(PACKAGE_INSTALL)
 	touch $@

@@ -19,7 +19,9 @@ def main() -> int:
     if version is None:
         return 1
     config = directory / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
-    flag = re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", config.read_text()) if config.exists() else None
+    flag = (
+        re.search(r"_GLIBCXX_USE_CXX11_ABI=([01])", config.read_text()) if config.exists() else None
+    )
     # Every torch since 2.7 is built with the C++11 ABI; a torch that says otherwise is believed.
     print(f"{directory};{version.group(1)};{flag.group(1) if flag else 1}")
     return 0

@@ -1,0 +1,96 @@
+#include "cpp/collectives/collectives.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace freescale {
+namespace {
+
+std::vector<Message> one_message_per_rank(std::vector<Pieces> pieces) {
+  std::vector<Message> messages;
+  messages.reserve(pieces.size());
+  for (size_t rank = 0; rank < pieces.size(); ++rank) {
+    messages.push_back({static_cast<int>(rank), std::move(pieces[rank])});
+  }
+  return messages;
+}
+
+// Each rank starts with the one after it, so that not all of them write to rank 0 first.
+void rotate_to_next(std::vector<Message>& messages, int self) {
+  std::rotate(messages.begin(), messages.begin() + self, messages.end());
+}
+
+}  // namespace
+
+Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> output) {
+  Plan plan;
+  plan.sends = one_message_per_rank(std::move(input));
+  plan.receives = one_message_per_rank(std::move(output));
+  rotate_to_next(plan.sends, self);
+  rotate_to_next(plan.receives, self);
+  return plan;
+}
+
+Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output) {
+  std::vector<Pieces> same(output.size(), input);
+  return plan_all_to_all(self, std::move(same), std::move(output));
+}
+
+Plan plan_broadcast(int self, int size, int root, const Pieces& buffer) {
+  Plan plan;
+  if (self != root) {
+    plan.receives.push_back({root, buffer});
+    return plan;
+  }
+  for (int step = 1; step < size; ++step) plan.sends.push_back({(root + step) % size, buffer});
+  return plan;
+}
+
+Plan plan_scatter(int self, int root, std::vector<Pieces> input, const Pieces& output) {
+  Plan plan;
+  if (self == root) {
+    plan.sends = one_message_per_rank(std::move(input));
+    rotate_to_next(plan.sends, self);
+  }
+  plan.receives.push_back({root, output});
+  return plan;
+}
+
+Plan plan_gather(int self, int root, const Pieces& input, std::vector<Pieces> output) {
+  Plan plan;
+  plan.sends.push_back({root, input});
+  if (self == root) {
+    plan.receives = one_message_per_rank(std::move(output));
+    rotate_to_next(plan.receives, self);
+  }
+  return plan;
+}
+
+Plan plan_send(int peer, const Pieces& buffer) {
+  Plan plan;
+  plan.sends.push_back({peer, buffer});
+  return plan;
+}
+
+Plan plan_receive(int peer, const Pieces& buffer) {
+  Plan plan;
+  plan.receives.push_back({peer, buffer});
+  return plan;
+}
+
+Plan plan_barrier(int self, int size) {
+  const std::vector<Pieces> nothing(size);
+  return plan_all_to_all(self, nothing, nothing);
+}
+
+std::vector<Pieces> split_buffer(std::byte* base, std::span<const size_t> bytes) {
+  std::vector<Pieces> pieces;
+  pieces.reserve(bytes.size());
+  for (const size_t length : bytes) {
+    pieces.push_back({Segment{base, length}});
+    base += length;
+  }
+  return pieces;
+}
+
+}  // namespace freescale

@@ -1,0 +1,43 @@
+#pragma once
+
+// Plan builders: each turns the arguments of one collective on one rank into the messages that it
+// sends and receives. They only compute addresses; no I/O, no state. Sizes are bytes; a vector with
+// one entry per rank is indexed by rank. `self` is the own rank.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "cpp/scheduler/plan.h"
+
+namespace freescale {
+
+// The segments that go to or come from one rank.
+using Pieces = std::vector<Segment>;
+
+// `input[r]` goes to rank r, `output[r]` comes from rank r. Covers all_to_all (list and single),
+// reduce-scatter's exchange and barrier.
+Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> output);
+
+// `input` goes to every rank, `output[r]` comes from rank r.
+Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output);
+
+// `buffer` goes from `root` to every other rank.
+Plan plan_broadcast(int self, int size, int root, const Pieces& buffer);
+
+// `input[r]` goes from `root` to rank r (empty elsewhere), into `output` there.
+Plan plan_scatter(int self, int root, std::vector<Pieces> input, const Pieces& output);
+
+// `input` goes from every rank to `root`, where it lands in `output[r]` (empty elsewhere).
+Plan plan_gather(int self, int root, const Pieces& input, std::vector<Pieces> output);
+
+Plan plan_send(int peer, const Pieces& buffer);
+Plan plan_receive(int peer, const Pieces& buffer);  // peer may be kAnySource
+
+// An empty message to and from every rank.
+Plan plan_barrier(int self, int size);
+
+// Cuts `base` into consecutive pieces of the given sizes, one per rank.
+std::vector<Pieces> split_buffer(std::byte* base, std::span<const size_t> bytes);
+
+}  // namespace freescale

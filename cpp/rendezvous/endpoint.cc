@@ -1,0 +1,39 @@
+#include "cpp/rendezvous/endpoint.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace freescale {
+namespace {
+
+// Text, so that whoever looks into the store can read it; the version comes first.
+constexpr char kWrite[] = "freescale1 %016" PRIx64 "%016" PRIx64 " %016" PRIx64 "%016" PRIx64
+                          " %016" PRIx64 "%016" PRIx64 " %016" PRIx64 " %s";
+constexpr char kRead[] = "freescale1 %16" SCNx64 "%16" SCNx64 " %16" SCNx64 "%16" SCNx64
+                         " %16" SCNx64 "%16" SCNx64 " %16" SCNx64 " %99s";
+
+}  // namespace
+
+std::string Endpoint::encode() const {
+  char text[320];
+  std::snprintf(text, sizeof(text), kWrite, engine[0], engine[1], knock[0], knock[1], welcome[0],
+                welcome[1], group_id, socket.c_str());
+  return text;
+}
+
+Result<Endpoint> Endpoint::decode(std::string_view text) {
+  Endpoint endpoint;
+  char socket[100] = {};
+  const std::string copy(text);
+  const int fields = std::sscanf(copy.c_str(), kRead, &endpoint.engine[0], &endpoint.engine[1],
+                                 &endpoint.knock[0], &endpoint.knock[1], &endpoint.welcome[0],
+                                 &endpoint.welcome[1], &endpoint.group_id, socket);
+  if (fields != 8) {
+    return Status::mismatch("a rank published an endpoint that this version cannot read: '" +
+                            copy.substr(0, 40) + "'");
+  }
+  endpoint.socket = socket;
+  return endpoint;
+}
+
+}  // namespace freescale

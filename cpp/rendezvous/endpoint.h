@@ -1,0 +1,29 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cpp/base/status.h"
+
+namespace freescale {
+
+// Names one mesh (so: one process's engine) for its whole life; random, never reused.
+using EngineId = std::array<uint64_t, 2>;
+using Secret = std::array<uint64_t, 2>;
+
+// What a rank tells the others through the store: where it listens, and what proves that a
+// connection comes from, or leads to, a member of the job.
+struct Endpoint {
+  EngineId engine{};
+  Secret knock{};         // a connecting process must present it
+  Secret welcome{};       // the accepting process answers with it
+  uint64_t group_id = 0;  // proposed by this rank; rank 0's counts
+  std::string socket;     // abstract Unix socket name
+
+  std::string encode() const;
+  static Result<Endpoint> decode(std::string_view text);
+};
+
+}  // namespace freescale

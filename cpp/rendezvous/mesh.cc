@@ -1,0 +1,309 @@
+#include "cpp/rendezvous/mesh.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "cpp/base/random.h"
+#include "cpp/rendezvous/endpoint.h"
+#include "cpp/rendezvous/shm_handshake.h"
+
+namespace freescale {
+namespace {
+
+constexpr size_t kDoorbellBytes = 4096;
+constexpr auto kHandshakeLimit = std::chrono::seconds(10);
+// All links of a process together stay below this; with more ranks each gets smaller chunks.
+constexpr size_t kLinkMemoryBudget = size_t{512} << 20;
+
+ShmGeometry geometry_for(int ranks) {
+  ShmGeometry geometry;
+  while (geometry.link_bytes() * static_cast<size_t>(ranks) > kLinkMemoryBudget &&
+         geometry.chunks.chunk_bytes > (16u << 10)) {
+    geometry.chunks.chunk_bytes /= 2;
+  }
+  return geometry;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text;
+  for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+bool readable(const UniqueFd& fd) {
+  pollfd waited{fd.get(), POLLIN, 0};
+  return fd.valid() && poll(&waited, 1, 0) > 0;
+}
+
+}  // namespace
+
+// One mutex guards the table of peers; only the mesh's thread touches connections that are being
+// accepted, so they need none.
+class MeshCore {
+ public:
+  Status start();
+  ~MeshCore();
+
+  Result<Membership> join(KeyValueStore& store, int rank, int size, Deadline deadline);
+  Doorbell& doorbell() { return *reinterpret_cast<Doorbell*>(doorbell_memory_.data()); }
+
+ private:
+  Result<std::vector<Endpoint>> exchange_endpoints(KeyValueStore& store, int rank, int size,
+                                                   Deadline deadline);
+  Result<ConnectedPeer*> reach(const Endpoint& peer, int size, Deadline deadline);
+  ConnectedPeer* find_or_wait(const EngineId& engine, Deadline deadline);
+  Status add_peer(ConnectedPeer peer);
+
+  void run();
+  void on_event(int fd);
+  void accept_all();
+  void on_acceptor(int fd);
+  void drop_late_acceptors();
+  void on_peer_event(int fd);
+  int next_timeout_ms() const;
+  Status watch(int fd);
+
+  SharedMemory doorbell_memory_;
+  LocalIdentity self_;
+  UniqueFd listener_;
+  UniqueFd epoll_;
+  UniqueFd stop_;
+  std::map<int, ShmAcceptor> acceptors_;  // by socket; the mesh's thread only
+  std::mutex connect_mutex_;              // one connecting thread at a time: no double links
+  std::mutex mutex_;                      // guards peers_
+  std::condition_variable peer_added_;
+  std::map<EngineId, ConnectedPeer> peers_;
+  std::thread thread_;
+};
+
+Status MeshCore::start() {
+  Result<SharedMemory> doorbell = SharedMemory::create("freescale-doorbell", kDoorbellBytes);
+  if (!doorbell.ok()) return doorbell.status();
+  doorbell_memory_ = std::move(doorbell.value());
+  new (doorbell_memory_.data()) Doorbell();
+  Endpoint& endpoint = self_.endpoint;
+  for (auto* id : {&endpoint.engine, &endpoint.knock, &endpoint.welcome}) {
+    *id = {random_u64(), random_u64()};
+  }
+  self_.doorbell = &doorbell_memory_;
+  Result<UniqueFd> listener = listen_unix(&endpoint.socket);
+  if (!listener.ok()) return listener.status();
+  listener_ = std::move(listener.value());
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  stop_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_.valid() || !stop_.valid()) return Status::from_errno("epoll or eventfd", errno);
+  if (Status status = watch(listener_.get()); !status.ok()) return status;
+  if (Status status = watch(stop_.get()); !status.ok()) return status;
+  // Signals belong to the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "freescale-mesh");
+  return {};
+}
+
+MeshCore::~MeshCore() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
+}
+
+Status MeshCore::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return Status::from_errno("watching a descriptor", errno);
+  }
+  return {};
+}
+
+Result<std::vector<Endpoint>> MeshCore::exchange_endpoints(KeyValueStore& store, int rank, int size,
+                                                           Deadline deadline) {
+  Endpoint mine = self_.endpoint;
+  mine.group_id = random_u64();
+  const auto key = [](int r) { return "endpoint/" + std::to_string(r); };
+  if (Status status = store.set(key(rank), mine.encode()); !status.ok()) return status;
+  std::vector<Endpoint> endpoints(size);
+  std::vector<int> missing;
+  for (int peer = 0; peer < size; ++peer) {
+    // Once one is late the others get a short look, so that the error can name all who are missing.
+    const Deadline patience =
+        missing.empty() ? deadline : Deadline::after(std::chrono::milliseconds(10));
+    Result<std::string> text = store.get(key(peer), patience);
+    if (!text.ok() && text.status().code() != StatusCode::kTimedOut) return text.status();
+    if (!text.ok()) {
+      missing.push_back(peer);
+      continue;
+    }
+    Result<Endpoint> endpoint = Endpoint::decode(text.value());
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints[peer] = std::move(endpoint.value());
+  }
+  if (!missing.empty()) {
+    return Status::timed_out("rank " + std::to_string(rank) + " Timed out waiting for rank " +
+                             rank_list(missing) + " of " + std::to_string(size) +
+                             " to join the group");
+  }
+  return endpoints;
+}
+
+Result<Membership> MeshCore::join(KeyValueStore& store, int rank, int size, Deadline deadline) {
+  Result<std::vector<Endpoint>> endpoints = exchange_endpoints(store, rank, size, deadline);
+  if (!endpoints.ok()) return endpoints.status();
+  Membership membership;
+  membership.group_id = endpoints.value()[0].group_id;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) {
+      membership.links.push_back(nullptr);
+      membership.reports.push_back({peer, "self", "the own rank"});
+      continue;
+    }
+    Result<ConnectedPeer*> connected = reach(endpoints.value()[peer], size, deadline);
+    if (!connected.ok()) {
+      return Status(connected.status().code(),
+                    "rank " + std::to_string(rank) + " could not connect to rank " +
+                        std::to_string(peer) + ": " + connected.status().message());
+    }
+    membership.links.push_back(connected.value()->link);
+    membership.reports.push_back({peer, "shm", connected.value()->probe});
+  }
+  return membership;
+}
+
+// The side with the smaller id connects, the other one waits for it.
+Result<ConnectedPeer*> MeshCore::reach(const Endpoint& peer, int size, Deadline deadline) {
+  if (peer.engine == self_.endpoint.engine) {
+    return Status::invalid_argument("two ranks of the group share one process");
+  }
+  if (self_.endpoint.engine < peer.engine) {
+    std::lock_guard<std::mutex> connecting(connect_mutex_);
+    if (ConnectedPeer* known = find_or_wait(peer.engine, Deadline::at(0))) return known;
+    Result<ConnectedPeer> fresh = connect_shm(self_, peer, geometry_for(size), deadline);
+    if (!fresh.ok()) return fresh.status();
+    if (Status status = add_peer(std::move(fresh.value())); !status.ok()) return status;
+  }
+  ConnectedPeer* known = find_or_wait(peer.engine, deadline);
+  if (known == nullptr) return Status::timed_out("Timed out waiting for its connection");
+  return known;
+}
+
+ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto known = [&] { return peers_.count(engine) != 0; };
+  while (!known()) {
+    const auto left = std::min<std::chrono::nanoseconds>(deadline.left(), std::chrono::hours(1));
+    if (left.count() == 0) return nullptr;
+    peer_added_.wait_for(lock, left);
+  }
+  return &peers_.at(engine);  // stable: std::map, and peers are never removed
+}
+
+Status MeshCore::add_peer(ConnectedPeer peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (Status status = watch(peer.socket.get()); !status.ok()) return status;
+  if (peer.pidfd.valid()) {
+    if (Status status = watch(peer.pidfd.get()); !status.ok()) return status;
+  }
+  peers_.emplace(peer.engine, std::move(peer));
+  peer_added_.notify_all();
+  return {};
+}
+
+void MeshCore::run() {
+  epoll_event events[16];
+  while (true) {
+    const int count = epoll_wait(epoll_.get(), events, 16, next_timeout_ms());
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == stop_.get()) return;
+      on_event(events[i].data.fd);
+    }
+    drop_late_acceptors();
+  }
+}
+
+int MeshCore::next_timeout_ms() const { return acceptors_.empty() ? -1 : 1000; }
+
+void MeshCore::on_event(int fd) {
+  if (fd == listener_.get()) {
+    accept_all();
+  } else if (acceptors_.count(fd) != 0) {
+    on_acceptor(fd);
+  } else {
+    on_peer_event(fd);
+  }
+}
+
+void MeshCore::accept_all() {
+  while (true) {
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) return;
+    const int fd = socket.get();
+    if (!watch(fd).ok()) continue;
+    acceptors_.emplace(fd, ShmAcceptor(std::move(socket), Deadline::after(kHandshakeLimit)));
+  }
+}
+
+void MeshCore::on_acceptor(int fd) {
+  Result<std::optional<ConnectedPeer>> step = acceptors_.at(fd).on_readable(self_);
+  if (step.ok() && !step.value().has_value()) return;  // the handshake goes on
+  // From here on the socket is watched as a peer's. Who failed is dropped without a word: a member
+  // of the job times out in join() and says whom it misses, a stranger is not owed an answer.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (step.ok()) static_cast<void>(add_peer(std::move(*step.value())));
+  acceptors_.erase(fd);
+}
+
+void MeshCore::drop_late_acceptors() {
+  const Nanoseconds now = now_ns();
+  std::erase_if(acceptors_, [&](const auto& item) { return item.second.deadline().passed(now); });
+}
+
+void MeshCore::on_peer_event(int fd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [engine, peer] : peers_) {
+    if (peer.socket.get() != fd && peer.pidfd.get() != fd) continue;
+    // The socket may hang up a moment before the pidfd tells; give a death its name all the same.
+    const bool died = fd == peer.pidfd.get() || readable(peer.pidfd);
+    peer.link->fail(
+        Status::peer_lost(peer.link->peer_name() + (died ? " has died" : " closed its end")));
+    for (UniqueFd* watched : {&peer.socket, &peer.pidfd}) {
+      if (watched->valid()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched->get(), nullptr);
+      watched->reset();
+    }
+    doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
+    return;
+  }
+}
+
+Mesh::Mesh(std::unique_ptr<MeshCore> core) : core_(std::move(core)) {}
+Mesh::~Mesh() = default;
+
+Result<std::unique_ptr<Mesh>> Mesh::create() {
+  auto core = std::make_unique<MeshCore>();
+  if (Status status = core->start(); !status.ok()) return status;
+  return std::unique_ptr<Mesh>(new Mesh(std::move(core)));
+}
+
+Result<Membership> Mesh::join(KeyValueStore& store, int rank, int size, Deadline deadline) {
+  return core_->join(store, rank, size, deadline);
+}
+
+Doorbell& Mesh::doorbell() { return core_->doorbell(); }
+
+}  // namespace freescale

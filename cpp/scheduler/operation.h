@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpp/device/host_copy.h"
+#include "cpp/scheduler/request.h"
+
+namespace freescale {
+
+struct Operation;
+class Peer;
+
+// A message on its way out.
+struct Outgoing {
+  enum class State {
+    kUnsent,     // nothing was said to the peer yet
+    kAnnounced,  // waits for the peer's grant, or for it to read the message
+    kStreaming,  // granted: chunks go out
+    kDone,
+  };
+  Operation* operation = nullptr;
+  Peer* peer = nullptr;
+  int rank = 0;
+  std::vector<Segment> segments;
+  size_t bytes = 0;
+  size_t sent = 0;
+  uint64_t peer_token = 0;
+  State state = State::kUnsent;
+  int level = 0;        // for LevelQueue
+  uint64_t serial = 0;  // for LevelQueue
+};
+
+// A message that is awaited.
+struct Incoming {
+  enum class State {
+    kAwaited,    // no header yet
+    kStreaming,  // granted: chunks come in
+    kPulling,    // this side reads it from the peer's memory
+    kDone,
+  };
+  Operation* operation = nullptr;
+  Peer* peer = nullptr;  // null while the source is open
+  int rank = 0;          // kAnySource while the source is open
+  std::vector<Segment> segments;
+  size_t bytes = 0;
+  size_t landed = 0;
+  uint64_t peer_token = 0;
+  uint64_t pull_address = 0;      // kPulling: where the message lies in the peer
+  uint64_t pull_revocations = 0;  // kPulling: the peer's count when it announced the message
+  State state = State::kAwaited;
+  int level = 0;        // for LevelQueue
+  uint64_t serial = 0;  // for LevelQueue
+};
+
+// The part of a plan that stays on this rank.
+struct LocalCopy {
+  Operation* operation = nullptr;
+  std::vector<Segment> from;
+  std::vector<Segment> to;
+  size_t bytes = 0;
+  size_t copied = 0;
+  int level = 0;        // for LevelQueue
+  uint64_t serial = 0;  // for LevelQueue
+};
+
+// A plan in flight. Belongs to the holder of the progress lock.
+struct Operation {
+  Request request;  // its plan's messages have moved into the three lists below
+  uint64_t token = 0;
+  std::vector<Outgoing> outgoing;
+  std::vector<Incoming> incoming;
+  std::vector<LocalCopy> local;
+  size_t pending = 0;  // messages and copies that are not done
+  CopyMode copy_mode = CopyMode::kCached;
+
+  OpKind kind() const { return request.plan.signature.op; }
+  bool point_to_point() const { return kind() == OpKind::kSend || kind() == OpKind::kRecv; }
+  // "rank 1: all_to_all_single #12 of group 'world'"
+  std::string describe() const;
+  // "rank 2 (has not called it), rank 3 (1048576 of 4194304 bytes arrived)"
+  std::string describe_missing() const;
+
+  Outgoing* outgoing_to(const Peer* peer);
+  Incoming* incoming_from(const Peer* peer);
+};
+
+// Checks the request's plan against its group and spreads it over the operation's lists; their
+// peers are not resolved yet.
+Status unfold_plan(Operation& operation);
+
+// Copies `from` into the message made of `segments`, from `offset` on.
+void scatter_bytes(const std::vector<Segment>& segments, size_t offset,
+                   std::span<const std::byte> from, CopyMode mode);
+// The pieces of the message that cover `bytes` from `offset` on.
+void slice_segments(const std::vector<Segment>& segments, size_t offset, size_t bytes,
+                    std::vector<Segment>* pieces);
+
+}  // namespace freescale

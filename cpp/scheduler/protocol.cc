@@ -1,0 +1,455 @@
+#include "cpp/scheduler/protocol.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace freescale {
+namespace {
+
+// Local copies up to this size are done while posting.
+constexpr size_t kImmediateCopyBytes = 64 << 10;
+
+}  // namespace
+
+Peer* Protocol::peer_for(const std::shared_ptr<Link>& link) {
+  auto [entry, fresh] = peer_by_link_.try_emplace(link.get(), nullptr);
+  if (fresh) {
+    peers_.push_back(std::make_unique<Peer>(link));
+    entry->second = peers_.back().get();
+  }
+  return entry->second;
+}
+
+MatchKey Protocol::key_of(const Operation& operation) {
+  const Request& request = operation.request;
+  return {request.group->id(), request.sequence, request.part};
+}
+
+MatchKey Protocol::key_of(const WireHeader& header) {
+  return {header.group, header.sequence, header.part};
+}
+
+void Protocol::add_group(const Group& group) {
+  groups_[group.id()].rank = group.rank();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) peer_for(group.shared_link(rank));
+  }
+}
+
+// ---- Posting -----------------------------------------------------------------------------------
+
+void Protocol::post(std::unique_ptr<Operation> owned) {
+  Operation& operation = *owned;
+  operation.token = ++last_token_;
+  Status status = unfold_plan(operation);
+  if (status.ok()) status = admission(operation);
+  operations_.emplace(operation.token, std::move(owned));
+  if (!status.ok()) return fail(operation, std::move(status));
+  if (!operation.point_to_point()) {
+    collectives_.emplace(key_of(operation), &operation);
+    GroupState& group = groups_[operation.request.group->id()];
+    group.last_posted = std::max(group.last_posted, operation.request.sequence);
+  }
+  earliest_deadline_ = std::min(earliest_deadline_, operation.request.deadline);
+  const uint64_t token = operation.token;
+  // Each step may end the operation, by success or by a mismatch.
+  start_sends(operation);
+  start_local_copies(operation);
+  match_early(operation);
+  if (operations_.count(token) == 0) return;
+  if (operation.pending == 0) return finish(operation, {});
+  check_links();
+}
+
+// Whether the operation may start at all; resolves its peers.
+Status Protocol::admission(Operation& operation) {
+  resolve_peers(operation);
+  GroupState& group = groups_[operation.request.group->id()];
+  const auto refuse = [&](const std::string& why) {
+    return Status::cancelled(operation.describe() + ": " + why);
+  };
+  if (group.closed) return refuse("the group was closed on this rank");
+  for (const Outgoing& out : operation.outgoing) {
+    if (const auto left = group.closed_by.find(out.rank); left != group.closed_by.end()) {
+      return refuse("rank " + std::to_string(out.rank) + " left the group: " + left->second);
+    }
+  }
+  if (operation.point_to_point()) return {};
+  const uint64_t sequence = operation.request.sequence;
+  if (const auto given_up = group.cancelled.find(sequence); given_up != group.cancelled.end()) {
+    return refuse(given_up->second);
+  }
+  // A collective that went well here may have failed at a peer afterwards (a message that this rank
+  // sent inline and forgot). The next one says so.
+  const auto late = group.cancelled.upper_bound(group.late_failure_reported);
+  if (late != group.cancelled.end() && late->first < sequence) {
+    group.late_failure_reported = late->first;
+    return refuse("the earlier collective #" + std::to_string(late->first) +
+                  " failed after it was done here: " + late->second);
+  }
+  return {};
+}
+
+void Protocol::resolve_peers(Operation& operation) {
+  const Group& group = *operation.request.group;
+  for (Outgoing& out : operation.outgoing) out.peer = peer_for(group.shared_link(out.rank));
+  for (Incoming& in : operation.incoming) {
+    if (in.rank != kAnySource) in.peer = peer_for(group.shared_link(in.rank));
+  }
+}
+
+WireHeader Protocol::header_for(const Outgoing& out) const {
+  Operation& operation = *out.operation;
+  const Request& request = operation.request;
+  WireHeader header;
+  header.op = static_cast<uint8_t>(operation.kind());
+  header.priority = static_cast<int8_t>(request.priority);
+  header.point_to_point = operation.point_to_point() ? 1 : 0;
+  header.group = request.group->id();
+  header.sequence = request.sequence;
+  header.part = request.part;
+  header.tag = request.tag;
+  header.bytes = out.bytes;
+  if (const Incoming* back = operation.incoming_from(out.peer)) header.bytes_back = back->bytes;
+  header.layout = request.plan.signature.layout;
+  header.dtype = request.plan.signature.dtype;
+  header.token = operation.token;
+  header.sender = request.group->rank();
+  return header;
+}
+
+void Protocol::start_sends(Operation& operation) {
+  for (Outgoing& out : operation.outgoing) start_send(out);
+}
+
+void Protocol::start_send(Outgoing& out) {
+  WireHeader header = header_for(out);
+  Peer& peer = *out.peer;
+  if (peer.may_send_inline(out.bytes)) {
+    header.kind = RecordKind::kInline;
+    peer.send(header, out.segments);
+    peer.count_inline_sent();
+    out.sent = out.bytes;
+    out.state = Outgoing::State::kDone;
+    --out.operation->pending;
+    return;
+  }
+  header.kind = RecordKind::kAnnounce;
+  if (out.segments.size() == 1) {
+    header.address = reinterpret_cast<uint64_t>(out.segments[0].data);
+    header.revocations = peer.link().revocations();
+  }
+  peer.send(header, {});
+  out.state = Outgoing::State::kAnnounced;
+}
+
+void Protocol::start_local_copies(Operation& operation) {
+  for (LocalCopy& copy : operation.local) {
+    if (copy.bytes > kImmediateCopyBytes) {
+      copying_.add(&copy, now_ns());
+      continue;
+    }
+    pieces_.clear();
+    slice_segments(copy.from, 0, copy.bytes, &pieces_);
+    for (const Segment& piece : pieces_) {
+      scatter_bytes(copy.to, copy.copied, {piece.data, piece.bytes}, CopyMode::kCached);
+      copy.copied += piece.bytes;
+    }
+    --operation.pending;
+  }
+}
+
+void Protocol::match_early(Operation& operation) {
+  const uint64_t token = operation.token;
+  if (!operation.point_to_point() && refuse_unawaited(operation)) return;
+  for (Incoming& in : operation.incoming) {
+    match_early(in);
+    if (operations_.count(token) == 0) return;
+    if (in.state == Incoming::State::kAwaited && operation.point_to_point()) {
+      awaiting_point_to_point_.push_back(&in);
+    }
+  }
+}
+
+// A message for this collective from a rank that, as this rank called it, sends none (another
+// root).
+bool Protocol::refuse_unawaited(Operation& operation) {
+  const Group& group = *operation.request.group;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank == group.rank()) continue;
+    Peer& peer = *peer_for(group.shared_link(rank));
+    if (peer.early_collective.empty() || operation.incoming_from(&peer) != nullptr) continue;
+    const auto found = peer.early_collective.find(key_of(operation));
+    if (found == peer.early_collective.end()) continue;
+    const WireHeader header = found->second.header;
+    if (header.kind == RecordKind::kInline) peer.count_inline_taken();
+    peer.early_collective.erase(found);
+    refuse(operation, nullptr, peer, header);
+    return true;
+  }
+  return false;
+}
+
+void Protocol::match_early(Incoming& in) {
+  const Operation& operation = *in.operation;
+  if (!operation.point_to_point()) {
+    auto& early = in.peer->early_collective;
+    if (early.empty()) return;
+    const auto found = early.find(key_of(operation));
+    if (found == early.end()) return;
+    const EarlyMessage message = std::move(found->second);
+    early.erase(found);
+    return match(in, *in.peer, message.header, message.payload);
+  }
+  const Request& request = operation.request;
+  // Without a source: the first in the order of ranks, then of arrival.
+  for (int rank = 0; rank < request.group->size(); ++rank) {
+    if (rank == request.group->rank() || (in.rank != kAnySource && in.rank != rank)) continue;
+    Peer& peer = *peer_for(request.group->shared_link(rank));
+    auto& early = peer.early_point_to_point;
+    const auto found = std::find_if(early.begin(), early.end(), [&](const EarlyMessage& message) {
+      return message.header.group == request.group->id() && message.header.tag == request.tag;
+    });
+    if (found == early.end()) continue;
+    const EarlyMessage message = std::move(*found);
+    early.erase(found);
+    return match(in, peer, message.header, message.payload);
+  }
+}
+
+// ---- Ends --------------------------------------------------------------------------------------
+
+void Protocol::one_done(Operation& operation) {
+  if (--operation.pending == 0) finish(operation, {});
+}
+
+void Protocol::finish(Operation& operation, Status status) {
+  OpResult result;
+  if (status.ok()) {
+    uint64_t sent = 0;
+    uint64_t received = 0;
+    for (const Outgoing& out : operation.outgoing) sent += out.bytes;
+    for (const Incoming& in : operation.incoming) received += in.bytes;
+    statistics_.count_bytes(operation.kind(), operation.request.priority, sent, received);
+    if (operation.kind() == OpKind::kRecv) result.source = operation.incoming[0].rank;
+  }
+  result.status = std::move(status);
+  finished_.push_back({std::move(operation.request.on_done), std::move(result)});
+  forget(operation);
+}
+
+void Protocol::fail(Operation& operation, Status status) {
+  send_cancels(operation, status.message());
+  const bool collective = !operation.point_to_point();
+  const uint64_t group = operation.request.group->id();
+  const uint64_t sequence = operation.request.sequence;
+  finish(operation, status);
+  if (!collective) return;
+  GroupState& state = groups_[group];
+  state.failed.insert(sequence);
+  state.cancelled.erase(sequence);
+  trim(state.failed);
+  fail_collective(group, sequence, status);
+}
+
+// The other parts of a collective of which one part has failed.
+void Protocol::fail_collective(uint64_t group, uint64_t sequence, const Status& status) {
+  while (true) {
+    const auto sibling = std::find_if(collectives_.begin(), collectives_.end(), [&](auto& entry) {
+      return entry.first.group == group && entry.first.sequence == sequence;
+    });
+    if (sibling == collectives_.end()) return;
+    Operation& operation = *sibling->second;
+    send_cancels(operation, status.message());
+    finish(operation, status);
+  }
+}
+
+// Tells every peer that still has to do with the operation.
+void Protocol::send_cancels(Operation& operation, const std::string& reason) {
+  std::set<Peer*> told;
+  for (const Outgoing& out : operation.outgoing) {
+    if (out.state == Outgoing::State::kDone || out.peer == nullptr) continue;
+    if (told.insert(out.peer).second) send_cancel(*out.peer, operation, out.peer_token, reason);
+  }
+  for (const Incoming& in : operation.incoming) {
+    if (in.state == Incoming::State::kDone || in.peer == nullptr) continue;
+    // A receive that nobody answered yet is nobody's business.
+    if (operation.point_to_point() && in.state == Incoming::State::kAwaited) continue;
+    if (told.insert(in.peer).second) send_cancel(*in.peer, operation, in.peer_token, reason);
+  }
+}
+
+void Protocol::send_cancel(Peer& peer, const Operation& operation, uint64_t peer_token,
+                           const std::string& reason) {
+  const Request& request = operation.request;
+  WireHeader header;
+  header.kind = RecordKind::kCancel;
+  header.op = static_cast<uint8_t>(operation.kind());
+  header.point_to_point = operation.point_to_point() ? 1 : 0;
+  header.group = request.group->id();
+  header.sequence = request.sequence;
+  header.part = request.part;
+  header.tag = request.tag;
+  header.token = operation.token;
+  header.peer_token = peer_token;
+  header.sender = request.group->rank();
+  send_text(peer, header, reason);
+}
+
+void Protocol::send_text(Peer& peer, const WireHeader& header, const std::string& text) {
+  constexpr size_t kMaxText = 2000;  // each hop adds to the reason; keep the record bounded
+  std::string copy = text.substr(0, kMaxText);
+  const Segment body{reinterpret_cast<std::byte*>(copy.data()), copy.size()};
+  peer.send(header, std::span(&body, 1));
+}
+
+void Protocol::forget(Operation& operation) {
+  const auto mine = [&](const auto* part) { return part->operation == &operation; };
+  for (Outgoing& out : operation.outgoing) {
+    if (out.state == Outgoing::State::kStreaming) out.peer->sending.remove_if(mine);
+    // The peer may be reading the buffer right now; its user may write to it from here on.
+    if (out.state == Outgoing::State::kAnnounced) out.peer->link().revoke();
+  }
+  for (Incoming& in : operation.incoming) {
+    if (in.state == Incoming::State::kPulling) in.peer->pulling.remove_if(mine);
+  }
+  if (!operation.local.empty()) copying_.remove_if(mine);
+  if (operation.point_to_point()) {
+    std::erase_if(awaiting_point_to_point_, mine);
+  } else if (const auto entry = collectives_.find(key_of(operation));
+             entry != collectives_.end() && entry->second == &operation) {
+    collectives_.erase(entry);
+  }
+  operations_.erase(operation.token);
+}
+
+void Protocol::reject(const Group& group, uint64_t sequence, OpKind op, const std::string& reason) {
+  GroupState& state = groups_[group.id()];
+  state.failed.insert(sequence);
+  state.cancelled.erase(sequence);
+  trim(state.failed);
+  state.last_posted = std::max(state.last_posted, sequence);
+  WireHeader header;
+  header.kind = RecordKind::kCancel;
+  header.op = static_cast<uint8_t>(op);
+  header.group = group.id();
+  header.sequence = sequence;
+  header.sender = group.rank();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) send_text(*peer_for(group.shared_link(rank)), header, reason);
+  }
+}
+
+void Protocol::close_group(const Group& group, const std::string& reason) {
+  GroupState& state = groups_[group.id()];
+  if (std::exchange(state.closed, true)) return;
+  std::vector<Operation*> open;
+  for (auto& [token, operation] : operations_) {
+    if (operation->request.group->id() == group.id()) open.push_back(operation.get());
+  }
+  for (Operation* operation : open) {
+    const std::string text = operation->describe() + ": " + reason;
+    send_cancels(*operation, reason);
+    finish(*operation, Status::cancelled(text));
+  }
+  drop_early(group.id());
+  WireHeader header;
+  header.kind = RecordKind::kGroupClosed;
+  header.group = group.id();
+  header.sender = group.rank();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) send_text(*peer_for(group.shared_link(rank)), header, reason);
+  }
+  notify_peers();
+}
+
+void Protocol::drop_early(uint64_t group) {
+  for (const auto& peer : peers_) {
+    const auto drop = [&](const EarlyMessage& message) {
+      if (message.header.group != group) return false;
+      if (message.header.kind == RecordKind::kInline) peer->count_inline_taken();
+      return true;
+    };
+    std::erase_if(peer->early_point_to_point, drop);
+    std::erase_if(peer->early_collective, [&](const auto& entry) { return drop(entry.second); });
+  }
+}
+
+void Protocol::close_all(const std::string& reason) {
+  while (!operations_.empty()) {
+    Operation& operation = *operations_.begin()->second;
+    send_cancels(operation, reason);
+    finish(operation, Status::cancelled(operation.describe() + ": " + reason));
+  }
+  notify_peers();
+}
+
+void Protocol::check_deadlines(Nanoseconds now) {
+  if (!earliest_deadline_.passed(now)) return;
+  earliest_deadline_ = Deadline::never();
+  std::vector<uint64_t> late;
+  for (const auto& [token, operation] : operations_) {
+    if (operation->request.deadline.passed(now)) {
+      late.push_back(token);
+    } else {
+      earliest_deadline_ = std::min(earliest_deadline_, operation->request.deadline);
+    }
+  }
+  for (uint64_t token : late) {
+    const auto entry = operations_.find(token);
+    if (entry == operations_.end()) continue;  // ended with its sibling
+    Operation& operation = *entry->second;
+    const auto limit =
+        std::chrono::duration_cast<std::chrono::milliseconds>(operation.request.timeout);
+    fail(operation, Status::timed_out(operation.describe() + " Timed out after " +
+                                      std::to_string(limit.count()) + " ms waiting for " +
+                                      operation.describe_missing()));
+  }
+}
+
+// A link that failed may still hold what its peer sent before: operations end only when that is
+// used up.
+void Protocol::check_links() {
+  for (const auto& peer : peers_) {
+    if (!peer->link().failed()) continue;
+    while (drain(*peer)) {
+    }
+    const Status& why = peer->link().failure();
+    fail_open([&](const OpenMessage& message) { return message.peer == peer.get(); }, why.code(),
+              "is lost: " + why.message());
+  }
+}
+
+// The rank of an open message that `concerns` picks, or -1.
+int Protocol::find_open(const Operation& operation, const Concerns& concerns) {
+  for (const Outgoing& out : operation.outgoing) {
+    if (out.state == Outgoing::State::kDone) continue;
+    const bool granted = out.state == Outgoing::State::kStreaming;
+    if (concerns({&operation, out.peer, out.rank, granted})) return out.rank;
+  }
+  for (const Incoming& in : operation.incoming) {
+    if (in.state == Incoming::State::kDone) continue;
+    const bool granted = in.state != Incoming::State::kAwaited;
+    if (concerns({&operation, in.peer, in.rank, granted})) return in.rank;
+  }
+  return -1;
+}
+
+// Ends the operations that wait for something that will not come; `reason` follows "rank 3 ".
+void Protocol::fail_open(const Concerns& concerns, StatusCode code, const std::string& reason) {
+  std::vector<std::pair<uint64_t, int>> doomed;
+  for (const auto& [token, operation] : operations_) {
+    const int rank = find_open(*operation, concerns);
+    if (rank >= 0) doomed.emplace_back(token, rank);
+  }
+  for (const auto& [token, rank] : doomed) {
+    const auto entry = operations_.find(token);
+    if (entry == operations_.end()) continue;  // ended with its sibling
+    Operation& operation = *entry->second;
+    fail(operation,
+         Status(code, operation.describe() + ": rank " + std::to_string(rank) + " " + reason));
+  }
+}
+
+}  // namespace freescale

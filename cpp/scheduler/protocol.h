@@ -1,0 +1,170 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cpp/scheduler/level_queue.h"
+#include "cpp/scheduler/operation.h"
+#include "cpp/scheduler/peer.h"
+#include "cpp/scheduler/statistics.h"
+
+namespace freescale {
+
+// What all operations have in common, once for every collective and transport: matching, header
+// checks, grants, chunks by priority, deadlines, failure. Knows no threads: all calls come from the
+// holder of the progress lock, and none blocks.
+//
+// A message goes like this: its header travels at once, with the payload when that is small
+// (kInline), else alone (kAnnounce). When the receiver has posted the matching operation, it checks
+// the header against its own and answers with a grant; only then do chunks flow. So a bulk message
+// that a rank has not come to yet holds no slot and no credit.
+class Protocol {
+ public:
+  Protocol(std::chrono::nanoseconds aging, Statistics& statistics)
+      : aging_(aging.count()), statistics_(statistics) {}
+
+  // Whether announced messages are read from the sender's memory where that was proven to work,
+  // and not sent in chunks.
+  void set_pull(bool pull) { pull_ = pull; }
+
+  void add_group(const Group& group);
+  void post(std::unique_ptr<Operation> operation);
+  // Tells the peers that collective `sequence` will not happen here.
+  void reject(const Group& group, uint64_t sequence, OpKind op, const std::string& reason);
+  void close_group(const Group& group, const std::string& reason);
+  // Ends everything in flight.
+  void close_all(const std::string& reason);
+
+  // Each returns whether it did anything.
+  bool poll_records();
+  // At most one chunk each way with each peer, of the most urgent level that has work.
+  bool move_chunks();
+  void notify_peers();
+
+  bool idle() const { return operations_.empty(); }
+  Deadline earliest_deadline() const { return earliest_deadline_; }
+  // Ends what has timed out.
+  void check_deadlines(Nanoseconds now);
+  void check_links();
+
+  // Operations that are over; the caller runs their on_done without the lock.
+  struct Finished {
+    std::function<void(const OpResult&)> on_done;
+    OpResult result;
+  };
+  std::vector<Finished> take_finished() { return std::exchange(finished_, {}); }
+  bool has_finished() const { return !finished_.empty(); }
+
+ private:
+  friend class PeerSink;
+
+  // What outlives the operations of a group.
+  struct GroupState {
+    int rank = 0;                               // the own one
+    bool closed = false;                        // by this rank
+    std::map<int, std::string> closed_by;       // other rank → reason
+    std::map<uint64_t, std::string> cancelled;  // collective → a peer's reason
+    std::set<uint64_t> failed;                  // collectives that ended badly here
+    uint64_t last_posted = 0;
+    uint64_t late_failure_reported = 0;  // up to this collective
+  };
+
+  Peer* peer_for(const std::shared_ptr<Link>& link);
+  static MatchKey key_of(const Operation& operation);
+  static MatchKey key_of(const WireHeader& header);
+
+  // Posting.
+  Status admission(Operation& operation);
+  void resolve_peers(Operation& operation);
+  void start_sends(Operation& operation);
+  void start_send(Outgoing& out);
+  void start_local_copies(Operation& operation);
+  void match_early(Operation& operation);
+  void match_early(Incoming& in);
+  bool refuse_unawaited(Operation& operation);
+  WireHeader header_for(const Outgoing& out) const;
+
+  // Records.
+  void on_record(Peer& peer, std::span<const std::byte> record);
+  void on_message(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
+  void on_grant(Peer& peer, const WireHeader& header);
+  void on_pulled(Peer& peer, const WireHeader& header);
+  void on_cancel(Peer& peer, const WireHeader& header, std::string reason);
+  void on_group_closed(const WireHeader& header, std::string reason);
+  void cancel_collective(const WireHeader& header, const std::string& reason);
+  void cancel_point_to_point(Peer& peer, const WireHeader& header, const std::string& reason);
+  Incoming* find_awaiting(Peer& peer, const WireHeader& header);
+  void keep_early(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
+  // Binds a message to the receive that awaited it; ends the operation if they do not agree.
+  void match(Incoming& in, Peer& peer, const WireHeader& header,
+             std::span<const std::byte> payload);
+  // Ends an operation because of a message that disagrees with it; `in` may be null.
+  void refuse(Operation& operation, Incoming* in, Peer& peer, const WireHeader& header);
+  void note_stray(Peer& peer, const WireHeader& header);
+  void grant(Incoming& in);
+  void start_pull(Incoming& in, const WireHeader& header);
+  static bool is_member(const Request& request, const Peer& peer);
+
+  // Chunks.
+  void on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data);
+  bool drain(Peer& peer);
+  bool drain_chunk(Peer& peer, int level);
+  bool move_level(int level);
+  bool put_next(Peer& peer, int level);
+  bool pull_next(Peer& peer, int level);
+  bool copy_next(int level);
+  template <typename T>
+  bool served(LevelQueue<T>& queue, int level, bool complete);
+
+  // Ends.
+  void one_done(Operation& operation);
+  void finish(Operation& operation, Status status);
+  void fail(Operation& operation, Status status);
+  void fail_collective(uint64_t group, uint64_t sequence, const Status& status);
+  void send_cancels(Operation& operation, const std::string& reason);
+  void send_cancel(Peer& peer, const Operation& operation, uint64_t peer_token,
+                   const std::string& reason);
+  void send_text(Peer& peer, const WireHeader& header, const std::string& text);
+  void forget(Operation& operation);
+  void drop_early(uint64_t group);
+  // One unfinished message of an operation, in one direction.
+  struct OpenMessage {
+    const Operation* operation;
+    const Peer* peer;  // null for a receive from anyone
+    int rank;
+    bool granted;  // chunks flow: what was sent before a rank left still counts
+  };
+  using Concerns = std::function<bool(const OpenMessage&)>;
+  void fail_open(const Concerns& concerns, StatusCode code, const std::string& reason);
+  static int find_open(const Operation& operation, const Concerns& concerns);
+
+  // How many ended collectives a group remembers, to tell late records from early ones.
+  static constexpr size_t kRemembered = 256;
+  template <typename Container>
+  static void trim(Container& remembered) {
+    while (remembered.size() > kRemembered) remembered.erase(remembered.begin());
+  }
+
+  const Nanoseconds aging_;
+  Statistics& statistics_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::unordered_map<const Link*, Peer*> peer_by_link_;
+  std::unordered_map<uint64_t, std::unique_ptr<Operation>> operations_;  // by token
+  std::unordered_map<MatchKey, Operation*, MatchKeyHash> collectives_;
+  std::vector<Incoming*> awaiting_point_to_point_;  // in the order of posting
+  std::unordered_map<uint64_t, GroupState> groups_;
+  LevelQueue<LocalCopy> copying_;
+  std::vector<Finished> finished_;
+  std::vector<Segment> pieces_;  // scratch of put_next
+  Deadline earliest_deadline_ = Deadline::never();
+  uint64_t last_token_ = 0;
+  bool pull_ = false;
+};
+
+}  // namespace freescale

@@ -1,0 +1,132 @@
+// In which order chunks move.
+
+#include <algorithm>
+
+#include "cpp/scheduler/protocol.h"
+
+namespace freescale {
+namespace {
+
+// A step of a local copy; as long as a chunk between processes, so that an urgent operation waits
+// for neither.
+constexpr size_t kLocalStepBytes = 128 << 10;
+// A step of reading a peer's memory. Each costs a system call and the pinning of its pages.
+constexpr size_t kPullStepBytes = 512 << 10;
+
+}  // namespace
+
+bool Protocol::move_chunks() {
+  for (int level = 0; level < kPriorityLevels; ++level) {
+    if (move_level(level)) return true;
+  }
+  return false;
+}
+
+// One chunk in and one out for each peer; the rank's own copies fill the gaps in which no peer has
+// or takes anything.
+bool Protocol::move_level(int level) {
+  bool any = false;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    any = put_next(*peers_[i], level) || any;
+    any = drain_chunk(*peers_[i], level) || any;
+    any = pull_next(*peers_[i], level) || any;
+  }
+  return any || copy_next(level);
+}
+
+bool Protocol::put_next(Peer& peer, int level) {
+  Outgoing* out = peer.sending.front(level);
+  if (out == nullptr || !peer.link().can_put(level)) return false;
+  const size_t bytes = std::min(peer.link().chunk_bytes(), out->bytes - out->sent);
+  pieces_.clear();
+  slice_segments(out->segments, out->sent, bytes, &pieces_);
+  if (!peer.try_put(level, {out->peer_token, out->sent}, pieces_)) return false;
+  // The receiver starts on this chunk while the next one is copied.
+  peer.notify();
+  out->sent += bytes;
+  const bool complete = out->sent == out->bytes;
+  if (served(peer.sending, level, complete)) return true;
+  out->state = Outgoing::State::kDone;
+  one_done(*out->operation);
+  return true;
+}
+
+// Notes that the front of the level had its turn and takes it out when it is complete. Returns
+// whether it has more to move.
+template <typename T>
+bool Protocol::served(LevelQueue<T>& queue, int level, bool complete) {
+  const Nanoseconds now = now_ns();
+  if (complete) queue.pop(level);
+  queue.served(level, now);
+  if (queue.waits_below(level)) queue.age(now, aging_);
+  return !complete;
+}
+
+bool Protocol::pull_next(Peer& peer, int level) {
+  Incoming* in = peer.pulling.front(level);
+  if (in == nullptr) return false;
+  const size_t bytes = std::min(kPullStepBytes, in->bytes - in->landed);
+  pieces_.clear();
+  slice_segments(in->segments, in->landed, bytes, &pieces_);
+  Status status;
+  for (const Segment& piece : pieces_) {
+    if (status.ok()) {
+      status = peer.link().pull(in->pull_address + in->landed, piece.data, piece.bytes);
+    }
+    in->landed += piece.bytes;
+  }
+  const bool complete = in->landed == in->bytes;
+  if (served(peer.pulling, level, complete || !status.ok())) return true;
+  // The sender may have given up and reused its buffer meanwhile: then ask it to send, which it
+  // will refuse, or not if the revocation was for another buffer.
+  if (!status.ok() || peer.link().peer_revocations() != in->pull_revocations) {
+    in->landed = 0;
+    grant(*in);
+    return true;
+  }
+  WireHeader header;
+  header.kind = RecordKind::kPulled;
+  header.peer_token = in->peer_token;
+  peer.send(header, {});
+  in->state = Incoming::State::kDone;
+  one_done(*in->operation);
+  return true;
+}
+
+void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data) {
+  const auto entry = operations_.find(tag.token);
+  if (entry == operations_.end()) return;  // given up here: drop it
+  Operation& operation = *entry->second;
+  Incoming* in = operation.incoming_from(&peer);
+  if (in == nullptr || in->state != Incoming::State::kStreaming ||
+      tag.offset + data.size() > in->bytes) {
+    return;
+  }
+  scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
+  in->landed += data.size();
+  if (in->landed < in->bytes) return;
+  in->state = Incoming::State::kDone;
+  one_done(operation);
+}
+
+bool Protocol::copy_next(int level) {
+  LocalCopy* copy = copying_.front(level);
+  if (copy == nullptr) return false;
+  Operation& operation = *copy->operation;
+  const size_t bytes = std::min(kLocalStepBytes, copy->bytes - copy->copied);
+  pieces_.clear();
+  slice_segments(copy->from, copy->copied, bytes, &pieces_);
+  for (const Segment& piece : pieces_) {
+    scatter_bytes(copy->to, copy->copied, {piece.data, piece.bytes}, operation.copy_mode);
+    copy->copied += piece.bytes;
+  }
+  if (served(copying_, level, copy->copied == copy->bytes)) return true;
+  one_done(operation);
+  return true;
+}
+
+void Protocol::notify_peers() {
+  for (const auto& peer : peers_) peer->notify();
+}
+
+}  // namespace freescale

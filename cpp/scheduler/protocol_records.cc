@@ -1,0 +1,341 @@
+// What a rank does with the records that its peers send.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpp/scheduler/protocol.h"
+
+namespace freescale {
+namespace {
+
+std::string text_of(std::span<const std::byte> payload) {
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+}
+
+std::string dtype_of(const WireHeader& header) {
+  Signature signature;
+  signature.dtype = header.dtype;
+  return std::string(signature.dtype_name());
+}
+
+std::string amount(uint64_t bytes, const std::string& dtype) {
+  return std::to_string(bytes) + " bytes of " + (dtype.empty() ? "no dtype" : dtype);
+}
+
+// Why the message does not fit the receive, in two voices: as the receiver tells it of the sender,
+// and as the sender should hear it. Empty when it fits.
+struct Disagreement {
+  std::string here;
+  std::string there;
+  bool found() const { return !here.empty(); }
+};
+
+Disagreement compare(const Operation& operation, const Incoming* in, const Peer* peer,
+                     const WireHeader& header) {
+  const std::string self = "rank " + std::to_string(operation.request.group->rank());
+  const std::string other = "rank " + std::to_string(header.sender);
+  const auto differ = [&](const std::string& theirs, const std::string& ours) {
+    return Disagreement{other + " " + theirs + ", but this rank " + ours,
+                        "this rank " + theirs + ", but " + self + " " + ours};
+  };
+  const Signature& mine = operation.request.plan.signature;
+  const bool point_to_point = operation.point_to_point();
+  if (!point_to_point && header.op != static_cast<uint8_t>(mine.op)) {
+    return differ("called " + std::string(op_name(static_cast<OpKind>(header.op))),
+                  "called " + std::string(op_name(mine.op)));
+  }
+  if (!point_to_point && header.layout != mine.layout) {
+    return differ("gave another root, reduction or number of tensors", "gave its own");
+  }
+  if (in == nullptr) return differ("sent a message", "awaits none from it");
+  const std::string dtype(mine.dtype_name());
+  if (header.bytes != in->bytes || header.dtype != mine.dtype) {
+    return differ("sends " + amount(header.bytes, dtype_of(header)),
+                  "expects " + amount(in->bytes, dtype));
+  }
+  if (point_to_point) return {};
+  const Outgoing* out = const_cast<Operation&>(operation).outgoing_to(peer);
+  const uint64_t back = out == nullptr ? kNothingBack : out->bytes;
+  if (header.bytes_back == back) return {};
+  const auto says = [](uint64_t bytes) {
+    return bytes == kNothingBack ? std::string("no message") : std::to_string(bytes) + " bytes";
+  };
+  return differ("expects " + says(header.bytes_back), "sends " + says(back));
+}
+
+}  // namespace
+
+// Takes what one peer's link hands over.
+class PeerSink : public LinkSink {
+ public:
+  PeerSink(Protocol& protocol, Peer& peer) : protocol_(protocol), peer_(peer) {}
+  void on_record(std::span<const std::byte> record) override { protocol_.on_record(peer_, record); }
+  void on_chunk(const ChunkTag& tag, std::span<const std::byte> data) override {
+    protocol_.on_chunk(peer_, tag, data);
+  }
+
+ private:
+  Protocol& protocol_;
+  Peer& peer_;
+};
+
+bool Protocol::poll_records() {
+  // A bounded batch for each peer, so that a flood from one does not keep chunks waiting.
+  constexpr int kBatch = 16;
+  bool any = false;
+  bool lost = false;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = *peers_[i];
+    PeerSink sink(*this, peer);
+    for (int n = 0; n < kBatch && peer.link().poll_record(sink); ++n) any = true;
+    any = peer.flush() || any;
+    lost = lost || (peer.link().failed() && !operations_.empty());
+  }
+  if (lost) check_links();
+  return any;
+}
+
+// Takes everything that a link still holds.
+bool Protocol::drain(Peer& peer) {
+  PeerSink sink(*this, peer);
+  bool any = false;
+  while (peer.link().poll_record(sink)) any = true;
+  for (int level = 0; level < kPriorityLevels; ++level) {
+    while (peer.link().poll_chunk(level, sink)) any = true;
+  }
+  return any;
+}
+
+bool Protocol::drain_chunk(Peer& peer, int level) {
+  PeerSink sink(*this, peer);
+  return peer.link().poll_chunk(level, sink);
+}
+
+void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
+  WireHeader header;
+  if (record.size() < sizeof(header)) {
+    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a short record"));
+  }
+  std::memcpy(&header, record.data(), sizeof(header));
+  if (header.magic != WireHeader::kMagic) {
+    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a broken header"));
+  }
+  peer.on_header(header);
+  const auto payload = record.subspan(sizeof(header));
+  switch (header.kind) {
+    case RecordKind::kInline:
+    case RecordKind::kAnnounce:
+      return on_message(peer, header, payload);
+    case RecordKind::kGrant:
+      return on_grant(peer, header);
+    case RecordKind::kPulled:
+      return on_pulled(peer, header);
+    case RecordKind::kCancel:
+      return on_cancel(peer, header, text_of(payload));
+    case RecordKind::kGroupClosed:
+      return on_group_closed(header, text_of(payload));
+  }
+  peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent an unknown record"));
+}
+
+void Protocol::on_message(Peer& peer, const WireHeader& header,
+                          std::span<const std::byte> payload) {
+  if (header.kind == RecordKind::kInline && payload.size() != header.bytes) {
+    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a cut message"));
+  }
+  if (header.point_to_point != 0) {
+    for (Incoming* in : awaiting_point_to_point_) {
+      const Request& request = in->operation->request;
+      const bool fits = request.group->id() == header.group && request.tag == header.tag &&
+                        (in->peer == &peer || (in->rank == kAnySource && is_member(request, peer)));
+      if (fits) return match(*in, peer, header, payload);
+    }
+    return keep_early(peer, header, payload);
+  }
+  const auto entry = collectives_.find(key_of(header));
+  if (entry == collectives_.end()) return keep_early(peer, header, payload);
+  Operation& operation = *entry->second;
+  Incoming* in = operation.incoming_from(&peer);
+  if (in != nullptr && in->state != Incoming::State::kAwaited) in = nullptr;
+  if (in != nullptr) return match(*in, peer, header, payload);
+  if (header.kind == RecordKind::kInline) peer.count_inline_taken();
+  refuse(operation, nullptr, peer, header);
+}
+
+bool Protocol::is_member(const Request& request, const Peer& peer) {
+  for (int rank = 0; rank < request.group->size(); ++rank) {
+    if (request.group->shared_link(rank).get() == &peer.link()) return true;
+  }
+  return false;
+}
+
+void Protocol::keep_early(Peer& peer, const WireHeader& header,
+                          std::span<const std::byte> payload) {
+  const auto group = groups_.find(header.group);
+  const bool is_over = group != groups_.end() &&
+                       (group->second.closed || (header.point_to_point == 0 &&
+                                                 group->second.failed.count(header.sequence) != 0));
+  if (is_over) {
+    // The sender learned of the failure or the closing from the notice that went out then.
+    if (header.kind == RecordKind::kInline) peer.count_inline_taken();
+    return;
+  }
+  // Later parts of a collective may come before this rank gets to them; its first part cannot.
+  if (header.point_to_point == 0 && header.part == 0 && group != groups_.end() &&
+      header.sequence <= group->second.last_posted) {
+    return note_stray(peer, header);
+  }
+  EarlyMessage message{header, {payload.begin(), payload.end()}};
+  if (header.point_to_point != 0) {
+    peer.early_point_to_point.push_back(std::move(message));
+  } else {
+    peer.early_collective.insert_or_assign(key_of(header), std::move(message));
+  }
+}
+
+// A message for a collective that is over on this rank, which awaited none from the sender (they
+// disagree about the root). Too late to fail it: the next one on the group will, on both ranks.
+void Protocol::note_stray(Peer& peer, const WireHeader& header) {
+  if (header.kind == RecordKind::kInline) peer.count_inline_taken();
+  const std::string what =
+      std::string(op_name(static_cast<OpKind>(header.op))) + " #" + std::to_string(header.sequence);
+  GroupState& group = groups_[header.group];
+  group.cancelled.emplace(header.sequence, "rank " + std::to_string(header.sender) +
+                                               " sent a message in " + what +
+                                               " that this rank did not await");
+  trim(group.cancelled);
+  WireHeader answer = header;
+  answer.kind = RecordKind::kCancel;
+  answer.token = 0;
+  answer.peer_token = header.token;
+  answer.sender = group.rank;
+  send_text(peer, answer, "it awaited no message in " + what + " from this rank");
+}
+
+// Binds a message to the receive that awaited it; ends the operation if the two do not agree.
+void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
+                     std::span<const std::byte> payload) {
+  Operation& operation = *in.operation;
+  in.peer = &peer;
+  in.rank = header.sender;
+  in.peer_token = header.token;
+  std::erase(awaiting_point_to_point_, &in);
+  if (header.kind == RecordKind::kInline) peer.count_inline_taken();
+  if (compare(operation, &in, &peer, header).found()) return refuse(operation, &in, peer, header);
+  if (header.kind == RecordKind::kInline) {
+    scatter_bytes(in.segments, 0, payload, CopyMode::kCached);
+    in.landed = in.bytes;
+    in.state = Incoming::State::kDone;
+    return one_done(operation);
+  }
+  if (pull_ && header.address != 0 && peer.link().can_pull()) return start_pull(in, header);
+  grant(in);
+}
+
+void Protocol::start_pull(Incoming& in, const WireHeader& header) {
+  in.state = Incoming::State::kPulling;
+  in.pull_address = header.address;
+  in.pull_revocations = header.revocations;
+  if (is_priority(header.priority)) {
+    in.level = std::min(in.level, priority_level(static_cast<Priority>(header.priority)));
+  }
+  in.peer->pulling.add(&in, now_ns());
+}
+
+void Protocol::grant(Incoming& in) {
+  const Request& request = in.operation->request;
+  WireHeader header;
+  header.kind = RecordKind::kGrant;
+  header.op = static_cast<uint8_t>(in.operation->kind());
+  header.priority = static_cast<int8_t>(request.priority);
+  header.group = request.group->id();
+  header.token = in.operation->token;
+  header.peer_token = in.peer_token;
+  header.sender = request.group->rank();
+  in.state = Incoming::State::kStreaming;
+  in.peer->send(header, {});
+}
+
+void Protocol::refuse(Operation& operation, Incoming* in, Peer& peer, const WireHeader& header) {
+  const Disagreement what = compare(operation, in, &peer, header);
+  if (in != nullptr) in->state = Incoming::State::kDone;  // this peer gets its own text below
+  send_cancel(peer, operation, header.token, what.there);
+  fail(operation, Status::mismatch(operation.describe() + ": " + what.here));
+}
+
+void Protocol::on_grant(Peer& peer, const WireHeader& header) {
+  const auto entry = operations_.find(header.peer_token);
+  if (entry == operations_.end()) return;  // given up here; the peer was told then
+  Outgoing* out = entry->second->outgoing_to(&peer);
+  if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
+  out->state = Outgoing::State::kStreaming;
+  out->peer_token = header.token;
+  // The more urgent of the two sides' wishes counts.
+  if (is_priority(header.priority)) {
+    out->level = std::min(out->level, priority_level(static_cast<Priority>(header.priority)));
+  }
+  peer.sending.add(out, now_ns());
+}
+
+void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
+  const auto entry = operations_.find(header.peer_token);
+  if (entry == operations_.end()) return;
+  Outgoing* out = entry->second->outgoing_to(&peer);
+  if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
+  out->sent = out->bytes;
+  out->state = Outgoing::State::kDone;
+  one_done(*entry->second);
+}
+
+void Protocol::on_cancel(Peer& peer, const WireHeader& header, std::string reason) {
+  const std::string text = "rank " + std::to_string(header.sender) + " gave it up: " + reason;
+  if (header.point_to_point != 0) {
+    cancel_point_to_point(peer, header, text);
+  } else {
+    cancel_collective(header, text);
+  }
+}
+
+void Protocol::cancel_collective(const WireHeader& header, const std::string& reason) {
+  const auto open = std::find_if(collectives_.begin(), collectives_.end(), [&](auto& entry) {
+    return entry.first.group == header.group && entry.first.sequence == header.sequence;
+  });
+  if (open != collectives_.end()) {
+    Operation& operation = *open->second;
+    return fail(operation, Status::cancelled(operation.describe() + ": " + reason));
+  }
+  GroupState& group = groups_[header.group];
+  if (group.failed.count(header.sequence) != 0) return;
+  group.cancelled.emplace(header.sequence, reason);
+  trim(group.cancelled);
+}
+
+void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,
+                                     const std::string& reason) {
+  const auto announced = [&](const EarlyMessage& message) {
+    return message.header.token == header.token && message.header.kind == RecordKind::kAnnounce;
+  };
+  if (std::erase_if(peer.early_point_to_point, announced) > 0) return;
+  for (const auto& [token, operation] : operations_) {
+    if (!operation->point_to_point()) continue;
+    const Incoming* in = operation->incoming_from(&peer);
+    const bool meant = token == header.peer_token ||
+                       (in != nullptr && in->peer_token == header.token && header.token != 0);
+    if (!meant) continue;
+    return fail(*operation, Status::cancelled(operation->describe() + ": " + reason));
+  }
+}
+
+void Protocol::on_group_closed(const WireHeader& header, std::string reason) {
+  GroupState& group = groups_[header.group];
+  if (group.closed) return;
+  group.closed_by.emplace(header.sender, reason);
+  fail_open(
+      [&](const OpenMessage& message) {
+        return message.operation->request.group->id() == header.group &&
+               message.rank == header.sender && !message.granted;
+      },
+      StatusCode::kCancelled, "left the group: " + reason);
+}
+
+}  // namespace freescale

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "cpp/base/clock.h"
+#include "cpp/base/priority.h"
+#include "cpp/base/status.h"
+#include "cpp/scheduler/group.h"
+#include "cpp/scheduler/plan.h"
+
+namespace freescale {
+
+struct OpResult {
+  Status status;
+  int source = kAnySource;  // group rank the message came from (receives); kAnySource otherwise
+};
+
+// One operation handed to the engine.
+struct Request {
+  std::shared_ptr<Group> group;
+  Plan plan;
+  // Collectives: number from Group::next_sequence(), the same on all ranks, and the part of a
+  // collective that is made of several exchanges. Point-to-point: unused.
+  uint64_t sequence = 0;
+  uint32_t part = 0;
+  uint32_t tag = 0;  // point-to-point only
+  Priority priority = Priority::kNormal;
+  Deadline deadline = Deadline::never();
+  std::chrono::nanoseconds timeout{0};  // what the user asked for; for the message only
+  // The caller goes straight into wait(): do not wake the engine thread for this.
+  bool caller_waits = false;
+  // Called exactly once, with no lock held, on the engine thread or on a thread inside wait() or
+  // submit(). May submit further operations; must not throw.
+  std::function<void(const OpResult&)> on_done;
+};
+
+}  // namespace freescale

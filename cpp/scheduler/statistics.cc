@@ -1,0 +1,52 @@
+#include "cpp/scheduler/statistics.h"
+
+namespace freescale {
+
+OpStatistics& Statistics::cell(OpKind op, Priority priority) {
+  return cells_[static_cast<int>(op)][priority_level(priority)];
+}
+
+void Statistics::count_call(OpKind op, Priority priority) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++cell(op, priority).calls;
+}
+
+void Statistics::count_bytes(OpKind op, Priority priority, uint64_t sent, uint64_t received) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  cell(op, priority).bytes_sent += sent;
+  cell(op, priority).bytes_received += received;
+}
+
+void Statistics::count_blocked(OpKind op, Priority priority, Nanoseconds time) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  cell(op, priority).blocked += time;
+}
+
+void Statistics::count_in_flight(OpKind op, Priority priority, Nanoseconds time) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  cell(op, priority).in_flight += time;
+}
+
+std::vector<OpStatistics> Statistics::snapshot() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<OpStatistics> used;
+  for (int op = 0; op < static_cast<int>(OpKind::kCount); ++op) {
+    for (int level = 0; level < kPriorityLevels; ++level) {
+      OpStatistics copy = cells_[op][level];
+      if (copy.calls == 0 && copy.bytes_sent == 0 && copy.bytes_received == 0) continue;
+      copy.op = static_cast<OpKind>(op);
+      copy.priority = priority_of_level(level);
+      used.push_back(copy);
+    }
+  }
+  return used;
+}
+
+void Statistics::reset() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& row : cells_) {
+    for (OpStatistics& cell : row) cell = {};
+  }
+}
+
+}  // namespace freescale

@@ -1,0 +1,60 @@
+#include "cpp/transport/shm/chunk_lane.h"
+
+#include <cstring>
+
+namespace freescale {
+
+ChunkLaneWriter::ChunkLaneWriter(std::byte* memory, ChunkGeometry geometry)
+    : ChunkLaneMemory(memory, geometry) {
+  for (uint32_t i = geometry.chunks; i > 0; --i) free_.push_back(i - 1);
+}
+
+void ChunkLaneWriter::collect_returned() {
+  ReturnQueue& queue = queues_->returned;
+  const uint32_t written = queue.written.load(std::memory_order_acquire);
+  // A corrupt counter or slot may cost this lane its credits, but never leads out of the memory.
+  for (; returned_seen_ != written && free_.size() < geometry_.chunks; ++returned_seen_) {
+    const uint32_t index = queue.slots[returned_seen_ % kMaxChunks];
+    if (index < geometry_.chunks) free_.push_back(index);
+  }
+}
+
+bool ChunkLaneWriter::can_put(int level) {
+  const size_t kept = level <= priority_level(Priority::kHigh) ? 0 : kReserved;
+  if (free_.size() <= kept + 1) collect_returned();
+  return free_.size() > kept;
+}
+
+bool ChunkLaneWriter::try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) {
+  if (!can_put(level)) return false;
+  // The most recently returned slot is the warmest.
+  collect_returned();
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  std::byte* out = slot(index);
+  for (const Segment& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    std::memcpy(out, piece.data, piece.bytes);
+    out += piece.bytes;
+  }
+  FilledQueue& queue = queues_->filled[level];
+  Filled& entry = queue.entries[written_[level] % kMaxChunks];
+  entry = {tag, index, static_cast<uint32_t>(out - slot(index))};
+  queue.written.store(++written_[level], std::memory_order_release);
+  return true;
+}
+
+ChunkLaneReader::Poll ChunkLaneReader::poll(int level, LinkSink& sink) {
+  FilledQueue& queue = queues_->filled[level];
+  if (queue.written.load(std::memory_order_acquire) == read_[level]) return Poll::kEmpty;
+  const Filled entry = queue.entries[read_[level] % kMaxChunks];
+  if (entry.slot >= geometry_.chunks || entry.bytes > geometry_.chunk_bytes) return Poll::kCorrupt;
+  sink.on_chunk(entry.tag, {slot(entry.slot), entry.bytes});
+  ++read_[level];
+  ReturnQueue& back = queues_->returned;
+  back.slots[returned_ % kMaxChunks] = entry.slot;
+  back.written.store(++returned_, std::memory_order_release);
+  return Poll::kChunk;
+}
+
+}  // namespace freescale

@@ -1,0 +1,64 @@
+#include "cpp/transport/shm/mailbox.h"
+
+#include <cstring>
+
+namespace freescale {
+
+bool MailboxWriter::has_room(size_t bytes) {
+  if (written_ + bytes - known_read_ <= capacity_) return true;
+  known_read_ = cursors_->read.load(std::memory_order_acquire);
+  return written_ + bytes - known_read_ <= capacity_;
+}
+
+bool MailboxWriter::try_write(std::span<const std::byte> head, std::span<const Segment> body) {
+  const uint64_t size = head.size() + total_bytes(body);
+  const size_t needed = footprint(size);
+  const size_t left = bytes_to_end(written_);
+  const size_t skip = left < needed ? left : 0;
+  if (!has_room(skip + needed)) return false;
+  if (skip > 0) {
+    std::memcpy(at(written_), &kSkip, sizeof(kSkip));
+    written_ += skip;
+  }
+  std::byte* out = at(written_);
+  std::memcpy(out, &size, sizeof(size));
+  out += sizeof(size);
+  std::memcpy(out, head.data(), head.size());
+  out += head.size();
+  for (const Segment& segment : body) {
+    if (segment.bytes == 0) continue;
+    std::memcpy(out, segment.data, segment.bytes);
+    out += segment.bytes;
+  }
+  written_ += needed;
+  cursors_->written.store(written_, std::memory_order_release);
+  return true;
+}
+
+MailboxReader::Poll MailboxReader::peek(std::span<const std::byte>* record) {
+  if (read_ == known_written_) {
+    known_written_ = cursors_->written.load(std::memory_order_acquire);
+    if (read_ == known_written_) return Poll::kEmpty;
+  }
+  uint64_t size = 0;
+  std::memcpy(&size, at(read_), sizeof(size));
+  if (size == kSkip) {
+    read_ += bytes_to_end(read_);
+    std::memcpy(&size, at(read_), sizeof(size));
+  }
+  // The writer is another process: trust nothing that could lead out of the ring.
+  if (size > max_record(capacity_) || footprint(size) > bytes_to_end(read_) ||
+      read_ + footprint(size) > known_written_ || known_written_ - read_ > capacity_) {
+    return Poll::kCorrupt;
+  }
+  current_ = footprint(size);
+  *record = {at(read_) + sizeof(size), size};
+  return Poll::kRecord;
+}
+
+void MailboxReader::release() {
+  read_ += current_;
+  cursors_->read.store(read_, std::memory_order_release);
+}
+
+}  // namespace freescale

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cpp/base/status.h"
+#include "cpp/device/segment.h"
+
+namespace freescale {
+
+// What a chunk belongs to; opaque to the transport.
+struct ChunkTag {
+  uint64_t token = 0;   // the receiver's operation
+  uint64_t offset = 0;  // of the chunk in the message
+};
+
+// Gets what a link receives. Called by the thread that polls, inside the call.
+class LinkSink {
+ public:
+  virtual ~LinkSink() = default;
+  // `record` is valid during the call only.
+  virtual void on_record(std::span<const std::byte> record) = 0;
+  // The sink copies `data` to where it belongs, or drops it.
+  virtual void on_chunk(const ChunkTag& tag, std::span<const std::byte> data) = 0;
+};
+
+// The way to one peer process: two lanes, both reliable and in order.
+//   * Control lane: records of a few bytes up to max_record_bytes(), for headers and for messages
+//   so
+//     small that they travel inline.
+//   * Chunk lane: pieces of up to chunk_bytes(), at one of kPriorityLevels levels, in order within
+//   a
+//     level. Each level has credits; a less urgent one can never spend the last of them, so an
+//     urgent chunk waits for at most one window of bulk.
+// A link knows nothing of operations, groups, timeouts or priorities beyond the level's number.
+// All calls but failure() and fail() come from the holder of the engine's progress lock. No call
+// blocks. A sender must call notify() after a batch of sends or puts.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  virtual size_t max_record_bytes() const = 0;
+  virtual size_t chunk_bytes() const = 0;
+
+  // Copies `head` and `body` as one record; false when the lane is full: try again later.
+  virtual bool try_send(std::span<const std::byte> head, std::span<const Segment> body) = 0;
+  // Hands over the next record; false when there is none.
+  virtual bool poll_record(LinkSink& sink) = 0;
+
+  // Copies the pieces (at most chunk_bytes() in all) as one chunk; false when the level's credits
+  // are spent.
+  virtual bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) = 0;
+  // Whether try_put() would take a chunk now.
+  virtual bool can_put(int level) = 0;
+  // Hands over the next chunk of the level and returns its credit; false when there is none.
+  virtual bool poll_chunk(int level, LinkSink& sink) = 0;
+
+  // Wakes the peer if it sleeps and waits for what was sent since the last call.
+  virtual void notify() = 0;
+
+  // Whether this side may read the peer's memory directly (proven at connect).
+  virtual bool can_pull() const = 0;
+  // Copies `bytes` from address `from` in the peer to `to`. Only when can_pull().
+  virtual Status pull(uint64_t from, std::byte* to, size_t bytes) = 0;
+
+  // A buffer whose address the peer was told is no longer to be read. A reader compares the peer's
+  // count before and after: if it moved, what was read is not to be trusted.
+  virtual void revoke() = 0;
+  virtual uint64_t revocations() const = 0;       // by this side
+  virtual uint64_t peer_revocations() const = 0;  // by the peer, now
+
+  // "shm", ...
+  virtual std::string transport() const = 0;
+  // The peer process, for messages: "process 4242".
+  virtual std::string peer_name() const = 0;
+
+  // Any thread. What the peer sent before can still be polled.
+  void fail(const Status& why);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Why; meaningful once failed().
+  const Status& failure() const { return failure_; }
+
+ private:
+  std::atomic<bool> failing_{false};  // whoever sets it writes failure_
+  std::atomic<bool> failed_{false};   // failure_ may be read
+  Status failure_;
+};
+
+}  // namespace freescale

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cpp/collectives/collectives.h"
+#include "cpp/rendezvous/key_value_store.h"
+#include "cpp/rendezvous/mesh.h"
+#include "cpp/scheduler/engine.h"
+
+namespace freescale::testing {
+
+// A store for ranks that are threads of one process.
+class MemoryStore : public KeyValueStore {
+ public:
+  Status set(const std::string& key, const std::string& value) override;
+  Result<std::string> get(const std::string& key, Deadline deadline) override;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::string> values_;
+};
+
+// One rank: its own mesh, engine and world group.
+class Rank {
+ public:
+  Rank(KeyValueStore& store, int rank, int size, EngineOptions options = {});
+  ~Rank();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Engine& engine() { return *engine_; }
+  const std::shared_ptr<Group>& group() const { return group_; }
+  // A further group of all ranks; collective.
+  std::shared_ptr<Group> new_group(const std::string& name);
+
+  // An operation in flight.
+  struct Handle {
+    Completion completion;
+    OpResult result;
+  };
+  std::shared_ptr<Handle> start(Plan plan, Priority priority = Priority::kNormal,
+                                std::shared_ptr<Group> group = nullptr, uint32_t tag = 0,
+                                std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  Status finish(Handle& handle);
+  Status run(Plan plan) { return finish(*start(std::move(plan))); }
+  Status barrier();
+
+ private:
+  KeyValueStore& store_;
+  const int rank_;
+  const int size_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Group> group_;
+};
+
+// Runs `body` on `size` ranks, each a thread, and waits for all.
+void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options = {});
+
+// The byte that rank `from` sends to rank `to` at `index`: differs by all three.
+std::byte pattern(int from, int to, size_t index);
+std::vector<std::byte> pattern_bytes(int from, int to, size_t bytes);
+
+// Gives a plan the signature that all ranks agree on.
+Plan signed_plan(Plan plan, OpKind op, std::string_view dtype = "uint8");
+Pieces piece(std::vector<std::byte>& buffer);
+
+}  // namespace freescale::testing

@@ -1,0 +1,109 @@
+"""The main job, as its users start it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(ROOT / "examples" / "train_seqrec.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+SHORT = ["--data=synthetic", "--epochs=1", "--max-steps=4", "--dim=32", "--batch-size=32"]
+LIMIT = 100.0
+
+
+def start(ranks: int | None, *options: str) -> "subprocess.Popen[str]":
+    launcher = [] if ranks is None else [*TORCHRUN, f"--nproc-per-node={ranks}"]
+    # Rank variables of an outer launcher would make a plain run wait for peers.
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    return subprocess.Popen(
+        [sys.executable, *launcher, SCRIPT, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", limit: float = LIMIT) -> tuple[int, str, str]:
+    try:
+        output, errors = process.communicate(timeout=limit)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # Its own session: torchrun and its ranks.
+            process.communicate()
+    return process.returncode, output, errors
+
+
+def train(ranks: int | None, *options: str) -> tuple[dict[str, str], str]:
+    status, output, errors = finish(start(ranks, *options))
+    assert status == 0, f"{output}\n{errors}"
+    results = re.findall(r"^RESULT (.*)$", output, re.MULTILINE)
+    assert len(results) == 1, output
+    return dict(word.split("=") for word in results[0].split()), output
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, str]:
+    return train(None, *SHORT, "--backend=gloo")[0]
+
+
+@pytest.mark.parametrize("backend", ["freescale", "gloo"])
+def test_two_ranks_do_what_one_process_does(alone: dict[str, str], backend: str) -> None:
+    result, output = train(2, *SHORT, f"--backend={backend}")
+    assert result["world_size"] == "2"
+    assert result["backend"] == backend
+    assert float(result["loss"]) == pytest.approx(float(alone["loss"]), abs=1e-4)
+    assert result["pop_ndcg10"] == alone["pop_ndcg10"]
+    assert float(result["samples_per_s"]) > 0
+    assert "all_to_all_single" in output
+    assert ("URGENT" in output) == (backend == "freescale")
+
+
+def test_file_of_interactions(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    lines = [f"u{user},i{(user + step) % 9}" for user in range(8) for step in range(6)]
+    path.write_text("\n".join(lines))
+    result, output = train(None, f"--data={path}", "--epochs=1", "--backend=gloo")
+    assert result["data"] == "log.csv"
+    assert "8 users, 9 items, 48 interactions" in output
+
+
+def test_unreadable_file_ends_with_a_message_and_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text("1 2 3 4\n1 2\n")
+    status, _, errors = finish(start(None, f"--data={path}", "--backend=gloo"))
+    assert status == 1
+    assert "bad.txt:2: expected 4 fields, got 2" in errors
+    assert "Traceback" not in errors
+
+
+def test_no_network_means_a_warning_and_synthetic_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    options = [option for option in SHORT if option != "--data=synthetic"]
+    result, output = train(2, *options, f"--cache={tmp_path}", "--backend=gloo")
+    assert "WARNING: cannot get MovieLens-100k" in output
+    assert result["data"] == "synthetic"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupt_ends_all_ranks() -> None:
+    process = start(2, *SHORT, "--max-steps=1000000", "--epochs=100000", "--backend=gloo")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("epoch"):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    status, _, errors = finish(process, limit=60)
+    assert status != 0
+    assert time.monotonic() - began < 45
+    assert "interrupted" in errors

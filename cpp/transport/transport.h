@@ -37,7 +37,8 @@ class LinkSink {
 //     urgent chunk waits for at most one window of bulk.
 // A link knows nothing of operations, groups, timeouts or priorities beyond the level's number.
 // All calls but failure() and fail() come from the holder of the engine's progress lock. No call
-// blocks. A sender must call notify() after a batch of sends or puts.
+// blocks. A sender must call notify() after a batch of sends or puts; a refused try_send() or
+// can_put() needs nothing: the peer's polling wakes this side when there is room again.
 class Link {
  public:
   virtual ~Link() = default;

@@ -22,6 +22,14 @@ void ChunkLaneWriter::collect_returned() {
 bool ChunkLaneWriter::can_put(int level) {
   const size_t kept = level <= priority_level(Priority::kHigh) ? 0 : kReserved;
   if (free_.size() <= kept + 1) collect_returned();
+  if (free_.size() > kept) return true;
+  // Look again after the wish is out: the reader may have returned a slot before it could see it.
+  std::atomic<uint32_t>& waits = queues_->returned.writer_waits;
+  if (waits.load(std::memory_order_relaxed) == 0) {
+    waits.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  collect_returned();
   return free_.size() > kept;
 }
 
@@ -55,6 +63,14 @@ ChunkLaneReader::Poll ChunkLaneReader::poll(int level, LinkSink& sink) {
   back.slots[returned_ % kMaxChunks] = entry.slot;
   back.written.store(++returned_, std::memory_order_release);
   return Poll::kChunk;
+}
+
+bool ChunkLaneReader::take_writer_waits() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<uint32_t>& waits = queues_->returned.writer_waits;
+  if (waits.load(std::memory_order_relaxed) == 0) return false;
+  waits.store(0, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace freescale

@@ -56,6 +56,7 @@ class ChunkLaneMemory {
   struct ReturnQueue {
     alignas(64) std::atomic<uint32_t> written;
     alignas(64) uint32_t slots[kMaxChunks];
+    std::atomic<uint32_t> writer_waits;  // set by the writer, cleared by the reader
   };
   struct Queues {
     FilledQueue filled[kPriorityLevels];
@@ -73,6 +74,8 @@ class ChunkLaneWriter : public ChunkLaneMemory {
  public:
   ChunkLaneWriter(std::byte* memory, ChunkGeometry geometry);
 
+  // When it is false the reader learns from take_writer_waits() that somebody is to be told of a
+  // slot.
   bool can_put(int level);
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces);
 
@@ -90,6 +93,8 @@ class ChunkLaneReader : public ChunkLaneMemory {
 
   enum class Poll { kEmpty, kChunk, kCorrupt };
   Poll poll(int level, LinkSink& sink);
+  // After a kChunk: whether the writer found no slot since this was last true.
+  bool take_writer_waits();
 
  private:
   uint32_t read_[kPriorityLevels] = {};

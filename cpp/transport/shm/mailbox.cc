@@ -7,6 +7,13 @@ namespace freescale {
 bool MailboxWriter::has_room(size_t bytes) {
   if (written_ + bytes - known_read_ <= capacity_) return true;
   known_read_ = cursors_->read.load(std::memory_order_acquire);
+  if (written_ + bytes - known_read_ <= capacity_) return true;
+  // Look again after the wish is out: the reader may have made room before it could see it.
+  if (cursors_->writer_waits.load(std::memory_order_relaxed) == 0) {
+    cursors_->writer_waits.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  known_read_ = cursors_->read.load(std::memory_order_acquire);
   return written_ + bytes - known_read_ <= capacity_;
 }
 
@@ -59,6 +66,13 @@ MailboxReader::Poll MailboxReader::peek(std::span<const std::byte>* record) {
 void MailboxReader::release() {
   read_ += current_;
   cursors_->read.store(read_, std::memory_order_release);
+}
+
+bool MailboxReader::take_writer_waits() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (cursors_->writer_waits.load(std::memory_order_relaxed) == 0) return false;
+  cursors_->writer_waits.store(0, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace freescale

@@ -21,6 +21,7 @@ class MailboxMemory {
 
   struct Cursors {
     alignas(kLine) std::atomic<uint64_t> written;  // total bytes, by the writer
+    std::atomic<uint32_t> writer_waits;            // set by the writer, cleared by the reader
     alignas(kLine) std::atomic<uint64_t> read;     // total bytes, by the reader
   };
 
@@ -49,7 +50,8 @@ class MailboxWriter : public MailboxMemory {
  public:
   using MailboxMemory::MailboxMemory;
 
-  // Appends `head` and `body` as one record; false when there is no room now.
+  // Appends `head` and `body` as one record; false when there is no room now. Then the reader learns
+  // from take_writer_waits() that somebody is to be told of room.
   bool try_write(std::span<const std::byte> head, std::span<const Segment> body);
   // More than half of the ring waits for the reader: it should be woken even if it has nothing to
   // wait for, or it would not drain.
@@ -73,6 +75,8 @@ class MailboxReader : public MailboxMemory {
   // The next record stays valid until release().
   Poll peek(std::span<const std::byte>* record);
   void release();
+  // After release(): whether the writer found no room since this was last true.
+  bool take_writer_waits();
 
  private:
   uint64_t read_ = 0;

@@ -71,6 +71,10 @@ bool ShmLink::poll_record(LinkSink& sink) {
     case MailboxReader::Poll::kRecord:
       sink.on_record(record);
       mailbox_reader_.release();
+      // Its owner may have nothing in flight that it would be woken for otherwise.
+      if (mailbox_reader_.take_writer_waits()) {
+        doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
+      }
       return true;
   }
   return false;
@@ -88,17 +92,17 @@ bool ShmLink::poll_chunk(int level, LinkSink& sink) {
       fail(Status::peer_lost(peer_name() + " wrote a chunk that makes no sense"));
       return false;
     case ChunkLaneReader::Poll::kChunk:
+      if (chunk_reader_.take_writer_waits()) doorbell().ring();
       return true;
   }
   return false;
 }
 
 void ShmLink::notify() {
-  auto* doorbell = reinterpret_cast<Doorbell*>(peer_doorbell_.data());
   if (mailbox_writer_.crowded()) {
-    doorbell->ring_always(Doorbell::kCaller | Doorbell::kEngine);
+    doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
   } else {
-    doorbell->ring();
+    doorbell().ring();
   }
 }
 

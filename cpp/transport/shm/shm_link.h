@@ -58,6 +58,7 @@ class ShmLink : public Link {
     std::byte* mailbox;
     std::byte* chunks;
   };
+  Doorbell& doorbell() const { return *reinterpret_cast<Doorbell*>(peer_doorbell_.data()); }
   static Half half_of(const SharedMemory& memory, const ShmGeometry& geometry, bool lower);
 
   const SharedMemory memory_;

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Sequences share an attention call while no more than this part of it is padding. Smaller means
-# more calls: at 0.15 a batch of 32 log-normal lengths takes 5 to 8 calls a layer and wastes less
-# than a tenth of the work.
+# Sequences share an attention call while no more than this part of it is padding. A rank's share of
+# 17 MovieLens-100k users, cut to 100 items, takes 3.4 calls a layer at 0.15 and 6.7 at 0.05.
 _MAX_PADDING = 0.15
 
 

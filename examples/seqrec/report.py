@@ -80,7 +80,7 @@ class Reporter:
 
     def blocked(self, rows: Sequence[BlockedTime], caption: str) -> None:
         """Prints the time blocked in communication, most blocked first."""
-        table = Table(title="Blocked in communication while training", caption=caption)
+        table = Table(title="Blocked in communication, training and validation", caption=caption)
         table.add_column("priority")
         table.add_column("op")
         for heading in ("calls", "MB sent", "blocked s", "ms / call"):

@@ -64,17 +64,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--backend", default="freescale", help="torch.distributed backend for CPU tensors")
     add("--cache", type=Path, default=_CACHE, help="folder that keeps downloads")
     add("--seed", type=int, default=0, help="seed of weights, batches, negatives and dropout")
-    add("--epochs", type=_positive, default=40, help="passes over the users")
+    add("--epochs", type=_positive, default=30, help="passes over the users")
     add("--max-steps", type=_positive, default=None, help="stop training after this many steps")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--batch-size", type=_positive, default=64, help="users per step, over all ranks")
-    add("--max-length", type=_positive, default=200, help="newest items of a user that are used")
+    add("--batch-size", type=_positive, default=32, help="users per step, over all ranks")
+    add("--max-length", type=_positive, default=100, help="newest items of a user that are used")
     add("--dim", type=_positive, default=64, help="length of an item vector")
     add("--layers", type=_positive, default=2, help="attention blocks")
     add("--heads", type=_positive, default=2, help="attention heads")
     add("--dropout", type=float, default=0.3, help="probability that a value is dropped")
-    add("--negatives", type=_positive, default=1024, help="negative items per step")
-    add("--lr", type=float, default=1e-3, help="peak learning rate of Adam")
+    add("--negatives", type=_positive, default=512, help="negative items per step")
+    add("--lr", type=float, default=3e-3, help="peak learning rate of Adam")

@@ -158,6 +158,12 @@ def test_batches_cover_every_user_once(users: int, batch_size: int, sizes: list[
     assert [example.user for batch in batches for example in batch] != list(range(users))
 
 
+def test_a_long_sequence_counts_for_many_short_ones() -> None:
+    data = SequenceData("test", [torch.arange(length + 3) for length in (10, 60, 20, 30)], 70)
+    shares = deal(data.training(max_length=60), world_size=2)
+    assert [[len(example.items) for example in share] for share in shares] == [[60], [30, 20, 10]]
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_ranks_share_a_batch_evenly(world_size: int) -> None:
     lengths = torch.randint(4, 60, (20,), generator=torch.Generator().manual_seed(2)).tolist()

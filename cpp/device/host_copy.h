@@ -9,7 +9,12 @@ enum class CopyMode {
   kStreaming,  // non-temporal stores: the destination will not fit the cache anyway
 };
 
-// memcpy with a choice of stores. Streaming stores are drained (sfence) before it returns, so a
+// memcpy with a choice of stores, in plain vector moves. glibc's memcpy uses "rep movsb" between a
+// few KiB and the size of L2, which AMD's Zen 3 runs 17 times slower when the destination lies a
+// few bytes further into its page than the source (128 KiB at +16: 45.9 us against 2.7 us), as
+// pieces of ragged splits often do.
+//
+// Streaming stores are drained (sfence) before it returns, so a
 // later release store publishes the copied bytes.
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, CopyMode mode);
 

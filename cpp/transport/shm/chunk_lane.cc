@@ -1,6 +1,6 @@
 #include "cpp/transport/shm/chunk_lane.h"
 
-#include <cstring>
+#include "cpp/device/host_copy.h"
 
 namespace freescale {
 
@@ -41,8 +41,7 @@ bool ChunkLaneWriter::try_put(int level, const ChunkTag& tag, std::span<const Se
   free_.pop_back();
   std::byte* out = slot(index);
   for (const Segment& piece : pieces) {
-    if (piece.bytes == 0) continue;
-    std::memcpy(out, piece.data, piece.bytes);
+    copy_bytes(out, piece.data, piece.bytes, CopyMode::kCached);
     out += piece.bytes;
   }
   FilledQueue& queue = queues_->filled[level];

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "cpp/device/host_copy.h"
+
 namespace freescale {
 
 bool MailboxWriter::has_room(size_t bytes) {
@@ -33,8 +35,7 @@ bool MailboxWriter::try_write(std::span<const std::byte> head, std::span<const S
   std::memcpy(out, head.data(), head.size());
   out += head.size();
   for (const Segment& segment : body) {
-    if (segment.bytes == 0) continue;
-    std::memcpy(out, segment.data, segment.bytes);
+    copy_bytes(out, segment.data, segment.bytes, CopyMode::kCached);
     out += segment.bytes;
   }
   written_ += needed;

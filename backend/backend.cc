@@ -1,0 +1,164 @@
+#include "backend/backend.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "backend/dtype.h"
+#include "backend/interpreter.h"
+#include "backend/priority.h"
+#include "backend/store_adapter.h"
+
+namespace freescale {
+namespace {
+
+// How many of the members run on this host, the own rank included.
+int count_ranks_on_host(const std::vector<LinkReport>& links) {
+  int count = 0;
+  for (const LinkReport& link : links) {
+    if (link.transport == "self" || link.transport == "shm") ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                 const c10::intrusive_ptr<BackendOptions>& options)
+    : c10d::Backend(rank, size),
+      options_(c10::make_intrusive<BackendOptions>(*options)),
+      environment_(Environment::read()),
+      store_(fresh_substore(store, rank)),
+      process_(ProcessEngine::acquire(*options_, environment_)) {
+  StoreAdapter adapter(store_);
+  Result<Membership> joined =
+      process_->mesh().join(adapter, rank, size, Deadline::after(options_->timeout));
+  if (!joined.ok()) {
+    const Status& why = joined.status();
+    throw_status(Status(why.code(), "freescale: rank " + std::to_string(rank) +
+                                        ": making the group: " + why.message()));
+  }
+  Membership& membership = joined.value();
+  links_ = std::move(membership.reports);
+  auto group =
+      std::make_shared<Group>(membership.group_id, options_->group_name, rank,
+                              std::move(membership.links), environment_.first_sequence);
+  process_->add_group(group, count_ranks_on_host(links_));
+  context_ = std::make_shared<GroupContext>(std::move(group), process_);
+  init();
+}
+
+Backend::~Backend() { close("the group was destroyed"); }
+
+void Backend::abort() { close("the group was aborted"); }
+
+void Backend::shutdown() { close("the group was shut down"); }
+
+void Backend::close(const std::string& reason) {
+  std::shared_ptr<ProcessEngine> process;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    process = std::exchange(process_, nullptr);
+    if (process == nullptr) return;
+    close_reason_ = reason;
+  }
+  run_without_interpreter_lock([&] {
+    const std::string text =
+        "freescale: rank " + std::to_string(rank_) + ": " + reason + " while this was in flight";
+    if (!process->is_forked_copy()) process->engine().close_group(*context_->group(), text);
+    process.reset();
+  });
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
+  return c10::make_intrusive<BackendOptions>(*options_);
+}
+
+std::shared_ptr<ProcessEngine> Backend::usable_process(const CallSite& site) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (process_ == nullptr) {
+    throw_status(Status::cancelled(c10::str(site, close_reason_, " and cannot be used any more")));
+  }
+  if (process_->is_forked_copy()) throw_status(forked_status(site));
+  return process_;
+}
+
+Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds timeout,
+                    bool async_op, bool numbered) {
+  Call call;
+  call.begin = now_ns();
+  call.site = {rank_, op, 0};
+  static_cast<void>(usable_process(call.site));
+  if (numbered) call.site.sequence = context_->group()->next_sequence();
+  call.dtype = dtype;
+  call.priority = resolve_priority(options_->priority, environment_.policy, op, dtype);
+  call.timeout = timeout > kNoTimeout ? timeout : options_->timeout;
+  call.deadline = Deadline::after(call.timeout);
+  // In a batch the caller waits for all of it, later.
+  call.caller_waits = !async_op && !is_coalescing();
+  return call;
+}
+
+void Backend::give_up(const Call& call, const std::exception& error) {
+  std::shared_ptr<ProcessEngine> process;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    process = process_;
+  }
+  if (process == nullptr) return;
+  process->engine().reject(*context_->group(), call.site.sequence, call.site.op,
+                           exception_text(error));
+}
+
+Request Backend::make_request(const Call& call, Plan plan, uint64_t layout, uint32_t tag) const {
+  Request request;
+  request.group = context_->group();
+  request.plan = std::move(plan);
+  request.plan.signature.op = call.site.op;
+  request.plan.signature.set_dtype(dtype_name(call.dtype));
+  request.plan.signature.layout = layout;
+  request.sequence = call.site.sequence;
+  request.tag = tag;
+  request.priority = call.priority;
+  request.deadline = call.deadline;
+  request.timeout = call.timeout;
+  request.caller_waits = call.caller_waits;
+  return request;
+}
+
+c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, uint64_t layout, uint32_t tag,
+                                         Operands operands, Staging staging,
+                                         const Submit& submit) {
+  const std::shared_ptr<ProcessEngine> process = usable_process(call.site);
+  auto work =
+      c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging));
+  note_coalesced(work);
+  Request request = make_request(call, std::move(plan), layout, tag);
+  request.on_done = [work](const OpResult& result) { work->complete(result); };
+  process->engine().statistics().count_call(call.site.op, call.priority);
+  const bool point_to_point = call.site.sequence == 0;
+  record_call(
+      call, work->operands(), point_to_point, [this] { return recorded_group(); },
+      [&] { submit(process->engine(), std::move(request)); });
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, uint64_t layout,
+                                                 Operands operands, Staging staging) {
+  return launch(call, std::move(plan), layout, /*tag=*/0, std::move(operands), std::move(staging),
+                [](Engine& engine, Request request) { engine.submit(std::move(request)); });
+}
+
+RecordedGroup Backend::recorded_group() const {
+  RecordedGroup recorded{pg_uid_, pg_desc_, size_};
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+  if (ranks.size() < 2) return recorded;
+  recorded.first = static_cast<int>(ranks[0]);
+  recorded.stride = static_cast<int>(ranks[1] - ranks[0]);
+  for (size_t i = 2; i < ranks.size(); ++i) {
+    if (ranks[i] - ranks[i - 1] != ranks[1] - ranks[0]) recorded.stride = 0;
+  }
+  return recorded;
+}
+
+}  // namespace freescale

@@ -1,0 +1,216 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
+
+#include "backend/call.h"
+#include "backend/environment.h"
+#include "backend/group_context.h"
+#include "backend/options.h"
+#include "backend/process_engine.h"
+#include "backend/record.h"
+#include "backend/reduction_steps.h"
+#include "backend/staging.h"
+#include "backend/work.h"
+
+namespace freescale {
+
+// torch.distributed's view of one process group: checks arguments, makes a plan of them, hands it
+// to the process's engine, and returns a Work. Thread-safe; no call but the constructor,
+// monitoredBarrier() and the closing ones blocks.
+//
+// The implementation is spread by family: exchanges.cc, reductions.cc, point_to_point.cc,
+// coalescing.cc, monitored_barrier.cc, split.cc.
+class Backend final : public c10d::Backend {
+ public:
+  // Meets the other members through `store` and connects to them; blocks until all are there or the
+  // options' timeout has passed. The options are copied.
+  Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+          const c10::intrusive_ptr<BackendOptions>& options);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "freescale"; }
+  // A copy: torch's split_group() changes what it gets.
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  const c10::intrusive_ptr<BackendOptions>& live_options() const { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  // All members count alike from the same number on: there is nothing to agree upon.
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return context_->group()->last_sequence(); }
+  c10d::ErrorType getError() override { return context_->error(); }
+  // How each member is reached, and why.
+  const std::vector<LinkReport>& links() const { return links_; }
+  int split_count() const { return split_count_.load(); }
+
+  // Both end all operations of the group, here and at the peers, and neither waits for a peer.
+  void abort() override;
+  void shutdown() override;
+
+  // exchanges.cc
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits,
+                                               std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& options) override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  c10::intrusive_ptr<c10d::Work> gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                    const c10d::GatherOptions& options) override;
+#endif
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+
+  // reductions.cc
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+
+  // point_to_point.cc
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+
+  // coalescing.cc
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  // monitored_barrier.cc
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // split.cc
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+
+ private:
+  // A call that is under way to the engine.
+  using Submit = std::function<void(Engine&, Request)>;
+
+  // The beginning of every call: refuses it when the group cannot be used, and takes its number.
+  Call begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds timeout, bool async_op,
+             bool numbered);
+  std::shared_ptr<ProcessEngine> usable_process(const CallSite& site) const;
+
+  // Runs `body(call)`, which checks the arguments and starts the operation. If it throws, the peers
+  // are told that this rank gave the call up, and the exception goes on.
+  template <typename Body>
+  c10::intrusive_ptr<c10d::Work> collective(OpKind op, c10::ScalarType dtype,
+                                            std::chrono::milliseconds timeout, bool async_op,
+                                            Body body);
+  void give_up(const Call& call, const std::exception& error);
+
+  // Starts one exchange. `layout` is a digest of what the ranks must agree on beside operation,
+  // dtype and sizes.
+  c10::intrusive_ptr<c10d::Work> exchange(const Call& call, Plan plan, uint64_t layout,
+                                          Operands operands, Staging staging);
+  c10::intrusive_ptr<c10d::Work> reduce_by(const Call& call, std::unique_ptr<ReductionSteps> steps,
+                                           uint64_t layout, Operands operands, Staging staging);
+  // Point-to-point: there is no number, and so no Backend::collective().
+  c10::intrusive_ptr<Work> start_send(const Call& call, int peer, uint32_t tag,
+                                      const at::Tensor& tensor);
+  c10::intrusive_ptr<Work> start_receive(const Call& call, int peer, uint32_t tag,
+                                         const at::Tensor& tensor);
+  c10::intrusive_ptr<c10d::Work> receive_from(std::vector<at::Tensor>& tensors, int peer, int tag);
+
+  // monitored_barrier.cc: the flags of the ranks that did not come, as rank 0 finds them and as the
+  // others hear of them. (size,) uint8.
+  at::Tensor collect_missing(const Call& call, uint32_t tag, bool wait_all_ranks);
+  at::Tensor ask_for_missing(const Call& call, uint32_t tag);
+
+  // Makes the Work and the request for it, and submits that.
+  c10::intrusive_ptr<Work> launch(const Call& call, Plan plan, uint64_t layout, uint32_t tag,
+                                  Operands operands, Staging staging, const Submit& submit);
+  Request make_request(const Call& call, Plan plan, uint64_t layout, uint32_t tag) const;
+  RecordedGroup recorded_group() const;
+
+  ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;
+  c10::intrusive_ptr<c10d::Work> all_reduce_flat(const Call& call,
+                                                 const std::vector<at::Tensor>& tensors,
+                                                 const c10d::ReduceOp& reduction);
+
+  // `inputs[r]` are the elements that rank r combines; all lie in `staging` or in the operands.
+  c10::intrusive_ptr<c10d::Work> scatter_reduced(const Call& call,
+                                                 const std::vector<Segment>& inputs,
+                                                 const Segment& output,
+                                                 const c10d::ReduceOp& reduction, size_t tensors,
+                                                 Operands operands, Staging staging);
+
+  void close(const std::string& reason);
+  // Adds the work to the batch that this thread has open, if any.
+  void note_coalesced(const c10::intrusive_ptr<Work>& work);
+  bool is_coalescing() const;
+
+  const c10::intrusive_ptr<BackendOptions> options_;
+  const Environment environment_;
+  // This group's own part of the store it was made with.
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<LinkReport> links_;
+  std::shared_ptr<GroupContext> context_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::shared_ptr<ProcessEngine> process_;  // null once closed
+  std::string close_reason_;
+  // The batch between startCoalescing() and endCoalescing(), and the thread that opened it.
+  std::thread::id coalescing_thread_;
+  std::vector<c10::intrusive_ptr<Work>> coalesced_;
+  std::map<std::vector<int>, int> splits_;  // made so far, by members
+  std::atomic<int> split_count_{0};
+};
+
+template <typename Body>
+c10::intrusive_ptr<c10d::Work> Backend::collective(OpKind op, c10::ScalarType dtype,
+                                                   std::chrono::milliseconds timeout, bool async_op,
+                                                   Body body) {
+  const Call call = begin(op, dtype, timeout, async_op, /*numbered=*/true);
+  try {
+    return body(call);
+  } catch (const std::exception& error) {
+    give_up(call, error);
+    throw;
+  }
+}
+
+}  // namespace freescale

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "backend/priority.h"
+
+namespace freescale {
+
+// All that the environment says: the FREESCALE_* variables.
+struct Environment {
+  // FREESCALE_SPIN_US: how long a waiting thread polls before it sleeps, where every rank has a
+  // core of its own.
+  std::optional<std::chrono::microseconds> spin;
+  // FREESCALE_AGING_MS: aging of groups whose options give none.
+  std::optional<std::chrono::milliseconds> aging;
+  // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group. For tests of the
+  // number's wrap; the same on all ranks.
+  uint64_t first_sequence = 0;
+  // FREESCALE_POLICY: see PriorityPolicy::parse().
+  PriorityPolicy policy;
+
+  // Throws c10::ValueError for a value that does not parse, and for a FREESCALE_* name that does
+  // not exist: a misspelt setting must not pass for a default.
+  static Environment read();
+};
+
+}  // namespace freescale

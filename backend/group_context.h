@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "backend/process_engine.h"
+#include "cpp/base/status.h"
+#include "cpp/scheduler/group.h"
+
+namespace freescale {
+
+// What the works of a group share with its Backend, which they may outlive.
+class GroupContext {
+ public:
+  GroupContext(std::shared_ptr<Group> group, const std::shared_ptr<ProcessEngine>& process)
+      : group_(std::move(group)), process_(process), engine_(&process->engine()) {}
+
+  const std::shared_ptr<Group>& group() const { return group_; }
+
+  // For callers from outside, who keep the engine alive by holding it. Null when it is gone; then
+  // all its operations have completed. Never for completions: see ProcessEngine.
+  std::shared_ptr<ProcessEngine> lock_process() const { return process_.lock(); }
+  // For completions only, which the engine itself calls.
+  Engine& engine_in_completion() const { return *engine_; }
+
+  // What went wrong first, for Backend::getError().
+  void note_failure(const Status& status) {
+    const bool late = status.code() == StatusCode::kTimedOut;
+    c10d::ErrorType none = c10d::ErrorType::SUCCESS;
+    error_.compare_exchange_strong(
+        none, late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR);
+  }
+  c10d::ErrorType error() const { return error_.load(); }
+
+ private:
+  const std::shared_ptr<Group> group_;
+  const std::weak_ptr<ProcessEngine> process_;
+  Engine* const engine_;
+  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+};
+
+}  // namespace freescale

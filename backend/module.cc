@@ -1,0 +1,166 @@
+// The Python module freescale_pg._C. The only file that knows pybind11.
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <tuple>
+
+#include "backend/backend.h"
+#include "backend/interpreter.h"
+#include "backend/options.h"
+#include "backend/priority.h"
+#include "backend/process_engine.h"
+
+namespace py = pybind11;
+
+namespace freescale {
+namespace {
+
+Priority priority_from(int value) {
+  TORCH_CHECK_VALUE(is_priority(value), "freescale: priority ", value,
+                    " does not exist; priorities are -2 (urgent) to 2 (background)");
+  return static_cast<Priority>(value);
+}
+
+std::optional<int> number_of(std::optional<Priority> priority) {
+  if (!priority) return std::nullopt;
+  return static_cast<int>(*priority);
+}
+
+using Microseconds = std::chrono::microseconds;
+
+std::optional<Microseconds> checked_aging(std::optional<Microseconds> aging) {
+  TORCH_CHECK_VALUE(!aging || aging->count() > 0, "freescale: aging must be longer than zero, got ",
+                    aging->count(), " us");
+  return aging;
+}
+
+constexpr double kSecond = 1e9;  // in nanoseconds
+
+void bind_options(py::module_& module) {
+  using Options = BackendOptions;
+  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(
+      module, "Options", "Settings of one process group.")
+      .def(py::init([](int priority, std::chrono::milliseconds timeout,
+                       std::optional<Microseconds> aging) {
+             return c10::make_intrusive<Options>(priority_from(priority), timeout,
+                                                 checked_aging(aging));
+           }),
+           py::arg("priority") = 0, py::arg("timeout") = kBackendDefaultTimeout,
+           py::arg("aging") = py::none())
+      .def_property(
+          "priority", [](const Options& self) { return static_cast<int>(self.priority); },
+          [](Options& self, int priority) { self.priority = priority_from(priority); },
+          "Of the group's collectives where the calling thread sets none, -2 to 2.")
+      .def_property(
+          "aging", [](const Options& self) { return self.aging; },
+          [](Options& self, std::optional<Microseconds> aging) {
+            self.aging = checked_aging(aging);
+          },
+          "How long an operation waits before it climbs one priority level. None: whatever the "
+          "process has.")
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def(
+          "__deepcopy__",
+          [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); },
+          py::arg("memo"));
+}
+
+void bind_backend(py::module_& module) {
+  using Links = std::vector<std::tuple<int, std::string, std::string>>;
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(
+      module, "Backend", "One rank's end of a process group.")
+      .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int,
+                    const c10::intrusive_ptr<BackendOptions>&>(),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Connects to the other members; blocks until all are there or the options' timeout has "
+           "passed.")
+      .def_property_readonly("options", &Backend::live_options, "The group's settings.")
+      .def("get_error", &Backend::getError, "What went wrong first on this group, if anything.")
+      .def(
+          "_set_default_timeout",
+          [](Backend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); },
+          py::arg("timeout"), "Sets the timeout of later operations.")
+      .def(
+          "perform_nocolor_split", [](Backend&, const py::object&) {}, py::arg("device"),
+          "Does nothing: ranks outside a split need not take part in it.")
+      .def("comm_split_count", &Backend::split_count, "How many groups were split off this one.")
+      .def(
+          "links",
+          [](const Backend& self) {
+            Links links;
+            for (const LinkReport& link : self.links()) {
+              links.emplace_back(link.rank, link.transport, link.reason);
+            }
+            return links;
+          },
+          "(rank, transport, why) for every member.");
+}
+
+void bind_statistics(py::module_& module) {
+  py::class_<OpStatistics>(module, "OpStatistics", "Totals of one operation at one priority.")
+      .def_property_readonly("op", [](const OpStatistics& row) { return op_name(row.op); })
+      .def_property_readonly(
+          "priority", [](const OpStatistics& row) { return static_cast<int>(row.priority); })
+      .def_readonly("calls", &OpStatistics::calls)
+      .def_readonly("bytes_sent", &OpStatistics::bytes_sent)
+      .def_readonly("bytes_received", &OpStatistics::bytes_received)
+      .def_property_readonly(
+          "blocked_seconds",
+          [](const OpStatistics& row) { return static_cast<double>(row.blocked) / kSecond; })
+      .def_property_readonly("in_flight_seconds", [](const OpStatistics& row) {
+        return static_cast<double>(row.in_flight) / kSecond;
+      });
+  module.def("statistics", &ProcessEngine::statistics,
+             "Totals of this process by operation and priority.",
+             py::call_guard<py::gil_scoped_release>());
+  module.def("reset_statistics", &ProcessEngine::reset_statistics, "Sets all totals to zero.",
+             py::call_guard<py::gil_scoped_release>());
+}
+
+void bind_priority(py::module_& module) {
+  module.def(
+      "set_thread_priority",
+      [](std::optional<int> priority) {
+        std::optional<Priority> chosen;
+        if (priority) chosen = priority_from(*priority);
+        return number_of(set_thread_priority(chosen));
+      },
+      py::arg("priority"),
+      "Sets the priority of this thread's calls, or with None takes it back. Returns the previous "
+      "one.");
+}
+
+// At the end of the program nothing may call into Python any more, and no peer should wait for this
+// process: groups that the program did not destroy are closed before the interpreter goes.
+void close_groups_at_exit() {
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const py::gil_scoped_release release;
+    ProcessEngine::close_all_groups("the process exits without destroy_process_group()");
+  }));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.doc() = "The freescale backend of torch.distributed.";
+  // Defines the base classes.
+  py::module_::import("torch._C._distributed_c10d");
+  set_without_interpreter_lock([](const std::function<void()>& body) {
+    if (PyGILState_Check() == 0) {
+      body();
+      return;
+    }
+    const py::gil_scoped_release release;
+    body();
+  });
+  bind_options(module);
+  bind_backend(module);
+  bind_statistics(module);
+  bind_priority(module);
+  close_groups_at_exit();
+}
+
+}  // namespace freescale

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include <torch/version.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "cpp/base/priority.h"
+
+namespace freescale {
+
+// Settings of one group: what Python calls freescale_pg.Options. Not named so here, because inside
+// a c10d::Backend the name Options means torch's.
+struct BackendOptions final : c10d::Backend::Options {
+  explicit BackendOptions(Priority priority = Priority::kNormal,
+                          std::chrono::milliseconds timeout = kBackendDefaultTimeout,
+                          std::optional<std::chrono::microseconds> aging = std::nullopt)
+      : c10d::Backend::Options("freescale", timeout), priority(priority), aging(aging) {}
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+  c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+    return c10::make_intrusive<BackendOptions>(*this);
+  }
+#endif
+
+  // Of the group's collectives, where the calling thread sets none.
+  Priority priority;
+  // Of the process's engine; unset: whatever it has.
+  std::optional<std::chrono::microseconds> aging;
+};
+
+}  // namespace freescale

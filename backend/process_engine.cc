@@ -1,0 +1,168 @@
+#include "backend/process_engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "backend/errors.h"
+
+namespace freescale {
+namespace {
+
+std::atomic<int> fork_generation{0};
+
+struct Registry {
+  std::mutex mutex;
+  std::weak_ptr<ProcessEngine> current;
+  std::vector<OpStatistics> retired;  // of engines that are gone
+};
+
+// Never destroyed: groups may be dropped after the destructors of static objects have run.
+Registry& registry() {
+  static Registry* const instance = [] {
+    pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+    return new Registry;
+  }();
+  return *instance;
+}
+
+std::shared_ptr<ProcessEngine> current() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  std::shared_ptr<ProcessEngine> process = registry().current.lock();
+  return process != nullptr && !process->is_forked_copy() ? process : nullptr;
+}
+
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(CPU_COUNT(&set), 1);
+}
+
+std::chrono::nanoseconds choose_aging(const BackendOptions& options,
+                                      const Environment& environment) {
+  if (options.aging) return *options.aging;
+  if (environment.aging) return *environment.aging;
+  return EngineOptions{}.aging;
+}
+
+std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
+                                 const std::vector<OpStatistics>& other) {
+  std::map<std::pair<OpKind, Priority>, OpStatistics> sums;
+  for (const auto* rows : {&one, &other}) {
+    for (const OpStatistics& row : *rows) {
+      OpStatistics& sum = sums[{row.op, row.priority}];
+      sum.op = row.op;
+      sum.priority = row.priority;
+      sum.calls += row.calls;
+      sum.bytes_sent += row.bytes_sent;
+      sum.bytes_received += row.bytes_received;
+      sum.blocked += row.blocked;
+      sum.in_flight += row.in_flight;
+    }
+  }
+  std::vector<OpStatistics> rows;
+  for (const auto& [key, sum] : sums) rows.push_back(sum);
+  return rows;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessEngine> ProcessEngine::acquire(const BackendOptions& options,
+                                                      const Environment& environment) {
+  std::shared_ptr<ProcessEngine> process;  // outlives the lock: its destructor takes it too
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  process = registry().current.lock();
+  if (process != nullptr && !process->is_forked_copy()) {
+    process->check_aging(options);
+    return process;
+  }
+  process.reset(new ProcessEngine(options, environment));
+  registry().current = process;
+  return process;
+}
+
+ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& environment)
+    : fork_generation_(fork_generation.load()),
+      aging_(choose_aging(options, environment)) {
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
+  if (!mesh.ok()) throw_status(mesh.status());
+  mesh_ = std::move(mesh.value());
+  EngineOptions engine_options;
+  engine_options.aging = aging_;
+  if (environment.spin) engine_options.spin = *environment.spin;
+  engine_ = std::make_unique<Engine>(engine_options, mesh_->doorbell());
+}
+
+ProcessEngine::~ProcessEngine() {
+  if (is_forked_copy()) {
+    // The threads to be joined exist only in the process that was forked.
+    (void)engine_.release();
+    (void)mesh_.release();
+    return;
+  }
+  const std::vector<OpStatistics> totals = engine_->statistics().snapshot();
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().retired = add_up(registry().retired, totals);
+  }
+  engine_.reset();
+}
+
+void ProcessEngine::check_aging(const BackendOptions& options) const {
+  TORCH_CHECK_VALUE(!options.aging || *options.aging == aging_,
+                    "freescale: aging belongs to the process, whose first group set it to ",
+                    std::chrono::duration_cast<std::chrono::microseconds>(aging_).count(),
+                    " us; a later group asks for ", options.aging->count(), " us");
+}
+
+bool ProcessEngine::is_forked_copy() const { return fork_generation_ != fork_generation.load(); }
+
+void ProcessEngine::add_group(const std::shared_ptr<Group>& group, int ranks_on_host) {
+  bool oversubscribed = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(groups_, [](const std::weak_ptr<Group>& known) { return known.expired(); });
+    groups_.push_back(group);
+    most_ranks_on_host_ = std::max(most_ranks_on_host_, ranks_on_host);
+    oversubscribed = most_ranks_on_host_ > available_cores();
+  }
+  engine_->set_oversubscribed(oversubscribed);
+  engine_->add_group(group);
+}
+
+void ProcessEngine::close_all_groups(const std::string& reason) {
+  const std::shared_ptr<ProcessEngine> process = current();
+  if (process == nullptr) return;
+  std::vector<std::weak_ptr<Group>> groups;
+  {
+    std::lock_guard<std::mutex> lock(process->mutex_);
+    groups = process->groups_;
+  }
+  for (const std::weak_ptr<Group>& known : groups) {
+    if (const std::shared_ptr<Group> group = known.lock()) {
+      process->engine_->close_group(*group, reason);
+    }
+  }
+}
+
+std::vector<OpStatistics> ProcessEngine::statistics() {
+  const std::shared_ptr<ProcessEngine> process = current();
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  if (process == nullptr) return registry().retired;
+  return add_up(registry().retired, process->engine_->statistics().snapshot());
+}
+
+void ProcessEngine::reset_statistics() {
+  const std::shared_ptr<ProcessEngine> process = current();
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().retired.clear();
+  if (process != nullptr) process->engine_->statistics().reset();
+}
+
+}  // namespace freescale

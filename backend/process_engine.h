@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/environment.h"
+#include "backend/options.h"
+#include "cpp/rendezvous/mesh.h"
+#include "cpp/scheduler/engine.h"
+
+namespace freescale {
+
+// The engine and the links of this process: made by the first group, shared by all, gone with the
+// last one. Groups own it; works and completions do not, since the engine cannot be destroyed on
+// its own thread.
+class ProcessEngine {
+ public:
+  // Throws c10::ValueError when `options` give an aging that the engine does not have.
+  static std::shared_ptr<ProcessEngine> acquire(const BackendOptions& options,
+                                                const Environment& environment);
+
+  // Closes every group of this process. For the end of the program: afterwards no completion runs
+  // Python code any more.
+  static void close_all_groups(const std::string& reason);
+
+  // Totals of this process, those of engines that are gone included.
+  static std::vector<OpStatistics> statistics();
+  static void reset_statistics();
+
+  ~ProcessEngine();
+  ProcessEngine(const ProcessEngine&) = delete;
+  ProcessEngine& operator=(const ProcessEngine&) = delete;
+
+  Engine& engine() { return *engine_; }
+  Mesh& mesh() { return *mesh_; }
+
+  // Before the group's first operation. `ranks_on_host` members, the own rank included, share the
+  // cores of this host.
+  void add_group(const std::shared_ptr<Group>& group, int ranks_on_host);
+
+  // Whether this process is a fork of the one that made the engine: threads, links and locks are
+  // not its own then, and nothing of the engine may be touched.
+  bool is_forked_copy() const;
+
+ private:
+  ProcessEngine(const BackendOptions& options, const Environment& environment);
+  void check_aging(const BackendOptions& options) const;
+
+  const int fork_generation_;
+  const std::chrono::nanoseconds aging_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Engine> engine_;
+
+  std::mutex mutex_;  // guards the rest
+  std::vector<std::weak_ptr<Group>> groups_;
+  int most_ranks_on_host_ = 0;
+};
+
+}  // namespace freescale

@@ -1,0 +1,80 @@
+#include "backend/reduction_pipeline.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "backend/errors.h"
+
+namespace freescale {
+
+ReductionPipeline::ReductionPipeline(Engine& engine, Request model,
+                                     std::unique_ptr<ReductionSteps> steps,
+                                     std::function<void(const OpResult&)> on_done)
+    : engine_(engine),
+      model_(std::move(model)),
+      steps_(std::move(steps)),
+      on_done_(std::move(on_done)) {}
+
+void ReductionPipeline::start() {
+  const auto slots = static_cast<int>(std::min<int64_t>(steps_->blocks(), kBlocksInFlight));
+  next_block_ = slots;
+  slots_in_use_ = slots;
+  for (int slot = 0; slot < slots; ++slot) submit({slot, slot}, 0);
+}
+
+void ReductionPipeline::submit(const Block& block, int stage) {
+  Request request = model_;
+  request.part = static_cast<uint32_t>(block.index * steps_->stages() + stage);
+  steps_->plan_stage(block, stage, request.plan);
+  request.on_done = [self = shared_from_this(), block, stage](const OpResult& result) {
+    self->on_exchanged(block, stage, result.status);
+  };
+  engine_.submit(std::move(request));
+}
+
+void ReductionPipeline::on_exchanged(const Block& block, int stage,
+                                     const Status& exchanged) noexcept {
+  const Status status = exchanged.ok() ? finish_stage(block, stage) : exchanged;
+  if (!status.ok()) note_failure(status);
+  if (!failed_ && advance(block, stage)) return;
+  if (slots_in_use_.fetch_sub(1) == 1) on_done_({outcome()});
+}
+
+Status ReductionPipeline::finish_stage(const Block& block, int stage) {
+  try {
+    steps_->finish_stage(block, stage);
+    return {};
+  } catch (const std::exception& error) {
+    const CallSite site{model_.group->rank(), model_.plan.signature.op, model_.sequence};
+    return Status::system(c10::str(site, "combining the ranks: ", exception_text(error)));
+  }
+}
+
+bool ReductionPipeline::advance(const Block& block, int stage) {
+  if (stage + 1 < steps_->stages()) {
+    submit(block, stage + 1);
+    return true;
+  }
+  const int64_t next = next_block_.fetch_add(1);
+  if (next >= steps_->blocks()) return false;
+  submit({next, block.slot}, 0);
+  return true;
+}
+
+void ReductionPipeline::note_failure(const Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failed_) return;
+    failure_ = status;
+    failed_ = true;
+  }
+  // Peers may await exchanges that this rank will not begin now.
+  engine_.reject(*model_.group, model_.sequence, model_.plan.signature.op, status.message());
+}
+
+Status ReductionPipeline::outcome() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+}  // namespace freescale

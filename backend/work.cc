@@ -1,0 +1,174 @@
+#include "backend/work.h"
+
+#include <array>
+#include <exception>
+#include <string>
+
+#include <ATen/core/jit_type.h>
+
+#include "backend/errors.h"
+
+namespace freescale {
+namespace {
+
+constexpr size_t kOps = static_cast<size_t>(OpKind::kCount);
+
+// Work's base class records the inputs' shapes where a profiler asks for them.
+std::optional<std::vector<at::Tensor>> profiled_inputs(const Operands& operands) {
+  if (operands.inputs.empty()) return std::nullopt;
+  return operands.inputs;
+}
+
+c10d::WorkResult work_result(const Status& status) {
+  if (status.ok()) return c10d::WorkResult::SUCCESS;
+  return status.code() == StatusCode::kTimedOut ? c10d::WorkResult::TIMEOUT
+                                                : c10d::WorkResult::COMM_ERROR;
+}
+
+}  // namespace
+
+const char* work_title(OpKind op) {
+  static const auto titles = [] {
+    std::array<std::string, kOps> made;
+    for (size_t i = 0; i < kOps; ++i) {
+      made[i] = "freescale:" + std::string(op_name(static_cast<OpKind>(i)));
+    }
+    return made;
+  }();
+  return titles[static_cast<size_t>(op)].c_str();
+}
+
+c10d::OpType op_type(OpKind op) {
+  using c10d::OpType;
+  switch (op) {
+    case OpKind::kAllToAllSingle: return OpType::ALLTOALL_BASE;
+    case OpKind::kAllToAll: return OpType::ALLTOALL;
+    case OpKind::kAllGather: return OpType::ALLGATHER;
+    case OpKind::kAllGatherIntoTensor: return OpType::_ALLGATHER_BASE;
+    case OpKind::kAllGatherCoalesced: return OpType::ALLGATHER_COALESCED;
+    case OpKind::kBroadcast: return OpType::BROADCAST;
+    case OpKind::kScatter: return OpType::SCATTER;
+    case OpKind::kGather: return OpType::GATHER;
+    case OpKind::kSend: return OpType::SEND;
+    case OpKind::kRecv: return OpType::RECV;
+    case OpKind::kBarrier: return OpType::BARRIER;
+    case OpKind::kAllReduce: return OpType::ALLREDUCE;
+    case OpKind::kAllReduceCoalesced: return OpType::ALLREDUCE_COALESCED;
+    case OpKind::kReduce: return OpType::REDUCE;
+    case OpKind::kReduceScatter: return OpType::REDUCE_SCATTER;
+    case OpKind::kReduceScatterTensor: return OpType::_REDUCE_SCATTER_BASE;
+    case OpKind::kReduceScatterCoalesced: return OpType::COALESCED;
+    case OpKind::kNone:
+    case OpKind::kCount: break;
+  }
+  return OpType::UNKNOWN;
+}
+
+Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands,
+           Staging staging)
+    : c10d::Work(call.site.rank, op_type(call.site.op), work_title(call.site.op),
+                 profiled_inputs(operands)),
+      context_(std::move(context)),
+      call_(call),
+      operands_(std::move(operands)),
+      staging_(std::move(staging)) {}
+
+Status Work::copy_back() {
+  try {
+    staging_.copy_back();
+    return {};
+  } catch (const std::exception& error) {
+    return Status::system(c10::str(call_.site, "copying to an output: ", exception_text(error)));
+  }
+}
+
+void Work::complete(const OpResult& result) noexcept {
+  status_ = result.status.ok() ? copy_back() : result.status;
+  source_ = result.source;
+  if (!status_.ok()) context_->note_failure(status_);
+  context_->engine_in_completion().statistics().count_in_flight(call_.site.op, call_.priority,
+                                                                now_ns() - call_.begin);
+  operands_.inputs.clear();
+  staging_.release();
+  // Ends the profiler's range, so it goes before anything that lets others continue.
+  finish(status_.ok() ? nullptr : make_exception(status_));
+  completion_.set();
+  settle_future();
+}
+
+bool Work::wait_until_set(std::chrono::milliseconds timeout) {
+  if (completion_.is_set()) return true;
+  const std::shared_ptr<ProcessEngine> process = context_->lock_process();
+  // Its engine is gone only once everything in flight has ended.
+  if (process == nullptr) return true;
+  if (process->is_forked_copy()) throw_status(forked_status(call_.site));
+  const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
+  const Nanoseconds begin = now_ns();
+  const bool done = process->engine().wait(completion_, deadline);
+  process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
+  return done;
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  if (!wait_until_set(timeout)) {
+    throw_status(Status::timed_out(c10::str(call_.site, "wait() Timed out after ", timeout.count(),
+                                            " ms; the operation is still in flight")));
+  }
+  if (!status_.ok()) throw_status(status_);
+  return true;
+}
+
+void Work::abort() {
+  const std::shared_ptr<ProcessEngine> process = context_->lock_process();
+  if (process == nullptr || process->is_forked_copy()) return;
+  process->engine().close_group(*context_->group(), c10::str(call_.site, "aborted by the user"));
+}
+
+void Work::settle(c10::ivalue::Future& future) const {
+  if (status_.ok()) {
+    future.markCompleted(c10::IValue(operands_.outputs));
+  } else {
+    future.setError(make_exception(status_));
+  }
+}
+
+void Work::settle_future() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(future_mutex_);
+    settled_ = true;
+    future = future_;
+  }
+  if (!future) return;
+  try {
+    settle(*future);
+  } catch (const std::exception& error) {
+    TORCH_WARN(call_.site, "a callback of the work's future failed: ", exception_text(error));
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  // Made on demand: few callers want one, and it costs a few hundred nanoseconds.
+  static const c10::TypePtr kTensorList = c10::ListType::create(c10::TensorType::get());
+  bool settle_here = false;
+  {
+    std::lock_guard<std::mutex> lock(future_mutex_);
+    if (!future_) {
+      future_ = c10::make_intrusive<c10::ivalue::Future>(kTensorList);
+      settle_here = settled_;
+    }
+  }
+  if (settle_here) settle(*future_);
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() {
+  auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  // The callback is kept by the future, which this work keeps: it must not keep the work.
+  getFuture()->addCallback([result, status = &status_](c10::ivalue::Future&) {
+    result->markCompleted(c10::IValue(static_cast<int64_t>(work_result(*status))));
+  });
+  return result;
+}
+
+}  // namespace freescale

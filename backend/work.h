@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "backend/call.h"
+#include "backend/group_context.h"
+#include "backend/staging.h"
+#include "cpp/scheduler/completion.h"
+#include "cpp/scheduler/engine.h"
+
+namespace freescale {
+
+// torch's handle on one call. Thread-safe; waited for by any thread, any number of times. It owns
+// the call's tensors until the call is done, the outputs for as long as it lives.
+class Work final : public c10d::Work {
+ public:
+  Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands, Staging staging);
+
+  const Call& call() const { return call_; }
+  const Operands& operands() const { return operands_; }
+  Staging& staging() { return staging_; }
+
+  // The call is over: copies scratch memory to the outputs, then releases the waiters, then
+  // completes the future. Called exactly once, by a completion of the engine, with no lock held.
+  void complete(const OpResult& result) noexcept;
+
+  // Blocks until the call is over, and helps it along meanwhile. Throws what went wrong. With a
+  // timeout that runs out it throws too, and the operation goes on.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  bool isCompleted() override { return completion_.is_set(); }
+  std::vector<at::Tensor> result() override { return operands_.outputs; }
+  // Rank in the group that a received message came from; -1 for anything else.
+  int sourceRank() const override { return source_; }
+  uint64_t getSequencenumber() const override { return call_.site.sequence; }
+  // CPU tensors are complete when the call is: there is no stream to order.
+  void synchronize() override {}
+  void blockCurrentStream() override { wait(); }
+  // Closes the whole group, as torch's NCCL backend does: peers take part in the operation, so it
+  // cannot be undone for one rank.
+  void abort() override;
+  // The outputs, as a list of tensors.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // A c10d::WorkResult; never an error.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+
+ private:
+  Status copy_back();
+  bool wait_until_set(std::chrono::milliseconds timeout);
+  void settle_future();
+  void settle(c10::ivalue::Future& future) const;
+
+  const std::shared_ptr<GroupContext> context_;
+  const Call call_;
+  Operands operands_;
+  Staging staging_;
+  // Written before completion_ is set, read after.
+  Status status_;
+  int source_ = kAnySource;
+  Completion completion_;
+
+  std::mutex future_mutex_;  // guards the two below
+  bool settled_ = false;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// The name under which profilers show the operation: "freescale:all_reduce".
+const char* work_title(OpKind op);
+// torch's own name for the operation.
+c10d::OpType op_type(OpKind op);
+
+}  // namespace freescale

@@ -45,7 +45,8 @@ class C10dExchange:
         dist.all_to_all_single(output, rows.contiguous(), received, sent, group=self._group)
         self._account.seconds += time.perf_counter() - start
         self._account.calls += 1
-        self._account.bytes_sent += rows.nbytes
+        kept = len(rows) // self._group.size() if sent is None else sent[self._group.rank()]
+        self._account.bytes_sent += rows[kept:].nbytes
         return output
 
     def reset(self) -> None:

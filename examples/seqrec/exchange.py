@@ -14,7 +14,7 @@ class BlockedTime:
         priority: Name of the priority, or ``"-"`` where the backend has none.
         op: Name of the collective.
         calls: Number of calls.
-        bytes_sent: Bytes sent to other ranks and to this one.
+        bytes_sent: Bytes sent to other ranks; what a rank keeps for itself is not counted.
         seconds: Time for which a caller was blocked.
     """
 

@@ -182,18 +182,19 @@ def test_batch_smaller_than_the_world_is_refused(launch: Launcher) -> None:
     assert messages == ["2 ranks cannot share a batch of 1 users"] * 2
 
 
-def synchronise(rank: int, world_size: int, backend: str) -> tuple[int, list[int]]:
+def account(rank: int, world_size: int, backend: str) -> tuple[int, int, list[int]]:
     exchange = make_exchange(backend)
     rows = torch.ones(2, 3, requires_grad=True)
     exchange.all_to_all(rows).sum().backward()
     exchange.reset()
-    received = exchange.all_to_all(torch.ones(2, 3), [1, 1], [1, 1])
+    splits = [([1, 0], [1, 2]), ([2, 3], [0, 3])]  # Received and sent, by rank.
+    received = exchange.all_to_all(torch.ones(3, 3), *splits[rank])
     dist.barrier()
     (row,) = [row for row in exchange.blocked() if row.op == "all_to_all_single"]
     assert row.seconds >= 0
-    return row.calls, list(received.shape)
+    return row.calls, row.bytes_sent, list(received.shape)
 
 
 @pytest.mark.parametrize("chosen", BACKENDS)
 def test_accounts_count_since_the_last_reset(launch: Launcher, chosen: str) -> None:
-    assert launch(synchronise, 2, chosen, backend=chosen) == [(1, [2, 3])] * 2
+    assert launch(account, 2, chosen, backend=chosen) == [(1, 24, [1, 3]), (1, 0, [5, 3])]

@@ -19,8 +19,7 @@ struct EngineOptions {
   std::chrono::nanoseconds aging = std::chrono::milliseconds(100);
   // How long a waiting thread polls before it sleeps.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  // Set where ranks outnumber cores: waiting threads give the core away instead of polling, and
-  // large messages are read directly where that works (one copy, no turns to take).
+  // Set where ranks outnumber cores: waiting threads give the core away instead of polling.
   bool oversubscribed = false;
 };
 

@@ -50,6 +50,7 @@ struct Incoming {
   uint64_t peer_token = 0;
   uint64_t pull_address = 0;      // kPulling: where the message lies in the peer
   uint64_t pull_revocations = 0;  // kPulling: the peer's count when it announced the message
+  Nanoseconds matched = 0;        // when its header was
   State state = State::kAwaited;
   int level = 0;        // for LevelQueue
   uint64_t serial = 0;  // for LevelQueue

@@ -10,6 +10,7 @@
 
 #include "cpp/scheduler/level_queue.h"
 #include "cpp/scheduler/operation.h"
+#include "cpp/scheduler/path_chooser.h"
 #include "cpp/scheduler/wire.h"
 #include "cpp/transport/transport.h"
 
@@ -66,6 +67,7 @@ class Peer {
 
   LevelQueue<Outgoing> sending;  // granted messages that have chunks left
   LevelQueue<Incoming> pulling;  // announced messages that this side reads
+  PathChooser paths;             // how announced messages come in
   std::unordered_map<MatchKey, EarlyMessage, MatchKeyHash> early_collective;
   std::deque<EarlyMessage> early_point_to_point;  // in the order of arrival
   bool loss_handled = false;                      // the failed link's operations were ended

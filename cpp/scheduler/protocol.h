@@ -29,10 +29,6 @@ class Protocol {
   Protocol(std::chrono::nanoseconds aging, Statistics& statistics)
       : aging_(aging.count()), statistics_(statistics) {}
 
-  // Whether announced messages are read from the sender's memory where that was proven to work,
-  // and not sent in chunks.
-  void set_pull(bool pull) { pull_ = pull; }
-
   void add_group(const Group& group);
   void post(std::unique_ptr<Operation> operation);
   // Tells the peers that collective `sequence` will not happen here.
@@ -112,6 +108,7 @@ class Protocol {
   static bool is_member(const Request& request, const Peer& peer);
 
   // Chunks.
+  void landed(Incoming& in, Path path);
   void on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data);
   bool drain(Peer& peer);
   bool drain_chunk(Peer& peer, int level);
@@ -164,7 +161,6 @@ class Protocol {
   std::vector<Segment> pieces_;  // scratch of put_next
   Deadline earliest_deadline_ = Deadline::never();
   uint64_t last_token_ = 0;
-  bool pull_ = false;
 };
 
 }  // namespace freescale

@@ -11,7 +11,7 @@ namespace {
 // for neither.
 constexpr size_t kLocalStepBytes = 128 << 10;
 // A step of reading a peer's memory. Each costs a system call and the pinning of its pages.
-constexpr size_t kPullStepBytes = 512 << 10;
+constexpr size_t kPullStepBytes = 256 << 10;
 
 }  // namespace
 
@@ -88,9 +88,15 @@ bool Protocol::pull_next(Peer& peer, int level) {
   header.kind = RecordKind::kPulled;
   header.peer_token = in->peer_token;
   peer.send(header, {});
-  in->state = Incoming::State::kDone;
-  one_done(*in->operation);
+  landed(*in, Path::kPull);
   return true;
+}
+
+// The last byte of the message is in place.
+void Protocol::landed(Incoming& in, Path path) {
+  in.peer->paths.measured(path, in.bytes, now_ns() - in.matched);
+  in.state = Incoming::State::kDone;
+  one_done(*in.operation);
 }
 
 void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data) {
@@ -104,9 +110,7 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   }
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
   in->landed += data.size();
-  if (in->landed < in->bytes) return;
-  in->state = Incoming::State::kDone;
-  one_done(operation);
+  if (in->landed == in->bytes) landed(*in, Path::kChunks);
 }
 
 bool Protocol::copy_next(int level) {

@@ -228,7 +228,9 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
     in.state = Incoming::State::kDone;
     return one_done(operation);
   }
-  if (pull_ && header.address != 0 && peer.link().can_pull()) return start_pull(in, header);
+  in.matched = now_ns();
+  const bool may_pull = header.address != 0 && peer.link().can_pull();
+  if (may_pull && peer.paths.choose(in.bytes) == Path::kPull) return start_pull(in, header);
   grant(in);
 }
 

@@ -50,8 +50,8 @@ class MailboxWriter : public MailboxMemory {
  public:
   using MailboxMemory::MailboxMemory;
 
-  // Appends `head` and `body` as one record; false when there is no room now. Then the reader learns
-  // from take_writer_waits() that somebody is to be told of room.
+  // Appends `head` and `body` as one record; false when there is no room now. Then the reader
+  // learns from take_writer_waits() that somebody is to be told of room.
   bool try_write(std::span<const std::byte> head, std::span<const Segment> body);
   // More than half of the ring waits for the reader: it should be woken even if it has nothing to
   // wait for, or it would not drain.

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpp/base/clock.h"
+
+namespace freescale {
+
+// The two ways in which a message can come from a peer of this host.
+enum class Path : uint8_t {
+  kChunks,  // through the chunk lane: both sides copy, in parallel
+  kPull,    // this side reads the sender's memory: one copy and a system call
+};
+inline constexpr int kPaths = 2;
+
+// Picks the faster path for each size by measuring both, all the time. Which one wins depends on
+// the size, on the machine, and on where the two processes run just now: on cores that share a
+// cache, chunks took 58 us and reads 78 us for a 1 MiB all-to-all; on cores that do not, chunks
+// took 170 us and reads 73 us. A virtual machine moves between the two within seconds
+// (docs/performance.md). One for each peer; belongs to the holder of the progress lock.
+class PathChooser {
+ public:
+  Path choose(size_t bytes);
+  // A message of `bytes` took `elapsed` from the match of its header to its last byte.
+  void measured(Path path, size_t bytes, Nanoseconds elapsed);
+
+ private:
+  // One message in so many goes the way that seems slower, to notice when it no longer is.
+  static constexpr uint32_t kExplore = 16;
+  // The fastest of the last few counts: whatever else the machine does only ever adds time.
+  static constexpr size_t kRemembered = 3;
+  // By powers of two; all larger messages share the last class.
+  static constexpr size_t kClasses = 32;
+
+  struct Record {
+    std::array<Nanoseconds, kRemembered> times{};  // for one KiB
+    size_t count = 0;
+    Nanoseconds best() const;
+  };
+  struct SizeClass {
+    std::array<Record, kPaths> records;
+    uint32_t messages = 0;
+  };
+  SizeClass& size_class(size_t bytes);
+
+  std::array<SizeClass, kClasses> classes_;
+};
+
+}  // namespace freescale

@@ -1,0 +1,170 @@
+"""What is timed against each other: torch backends, an MPI, and the limit.
+
+``prepare`` does everything that a program would do once (groups, views, counts); the call it
+returns is what is timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.cells import ELEMENT_BYTES, REDUCTIONS, Workload
+
+Call = Callable[[], object]
+
+# torch 2.13 renamed both; the old names warn on every call there, the new ones are not in 2.11.
+_ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+class Contestant(ABC):
+    """A way to carry out an operation.
+
+    Attributes:
+        name: how tables call it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def prepare(self, workload: Workload) -> Call:
+        """Returns the synchronous call that carries out ``workload``.
+
+        All ranks prepare, and then meet, before one of them calls.
+        """
+
+    def fills_output(self, op: str) -> bool:
+        """Whether the call leaves the promised data in the output of ``op``."""
+        del op
+        return True
+
+
+class TorchBackend(Contestant):
+    """A torch.distributed backend, called as users call it from Python."""
+
+    def __init__(self, backend: str) -> None:
+        """Makes a group of all ranks on ``backend``. A collective call."""
+        self.name = backend
+        self._group = dist.new_group(backend=backend)
+
+    def prepare(self, workload: Workload) -> Call:
+        """Binds ``torch.distributed``'s function to the tensors."""
+        layout, group = workload.layout, self._group
+        tensors = (workload.output, workload.input)
+        match workload.cell.op:
+            case "all_to_all_single":
+                return partial(dist.all_to_all_single, *tensors, group=group)
+            case "all_to_all_single_ragged":
+                splits = (list(layout.output_splits), list(layout.input_splits))
+                return partial(dist.all_to_all_single, *tensors, *splits, group=group)
+            case "all_gather_into_tensor":
+                return partial(_ALL_GATHER, *tensors, group=group)
+            case "all_reduce":
+                return partial(dist.all_reduce, workload.output, group=group)
+            case "reduce_scatter_tensor":
+                return partial(_REDUCE_SCATTER, *tensors, group=group)
+            case "broadcast":
+                return partial(dist.broadcast, workload.output, src=0, group=group)
+        raise ValueError(f"unknown operation {workload.cell.op!r}")
+
+
+class Mpi(Contestant):
+    """Open MPI through mpi4py's buffer interface, which adds about 1 µs to the C call."""
+
+    name = "mpi"
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+
+    def prepare(self, workload: Workload) -> Call:
+        """Binds the communicator's method to the tensors' memory."""
+        from mpi4py import MPI
+
+        layout, comm = workload.layout, self._communicator
+        sent, received = _memory(workload.input), _memory(workload.output)
+        match workload.cell.op:
+            case "all_to_all_single":
+                return partial(comm.Alltoall, [sent, MPI.FLOAT], [received, MPI.FLOAT])
+            case "all_to_all_single_ragged":
+                outgoing = [sent, _counts_and_starts(layout.input_splits), MPI.FLOAT]
+                incoming = [received, _counts_and_starts(layout.output_splits), MPI.FLOAT]
+                return partial(comm.Alltoallv, outgoing, incoming)
+            case "all_gather_into_tensor":
+                return partial(comm.Allgather, [sent, MPI.FLOAT], [received, MPI.FLOAT])
+            case "all_reduce":
+                return partial(comm.Allreduce, MPI.IN_PLACE, [received, MPI.FLOAT], MPI.SUM)
+            case "reduce_scatter_tensor":
+                buffers = ([sent, MPI.FLOAT], [received, MPI.FLOAT])
+                return partial(comm.Reduce_scatter_block, *buffers, MPI.SUM)
+            case "broadcast":
+                return partial(comm.Bcast, [received, MPI.FLOAT], 0)
+        raise ValueError(f"unknown operation {workload.cell.op!r}")
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    # What Python calls a buffer, without numpy. The workload keeps the tensor alive.
+    return (ctypes.c_float * tensor.numel()).from_address(tensor.data_ptr())
+
+
+def _counts_and_starts(counts: Sequence[int]) -> tuple[list[int], list[int]]:
+    # Starts are spelled out: mpi4py would read two bare counts as a count and a start.
+    return list(counts), [0, *accumulate(counts[:-1])]
+
+
+class Limit(Contestant):
+    """The limit: each rank copies what it must receive from memory it shares with the source.
+
+    One memcpy a part, the rank's own part included, all ranks at once, no synchronisation: no
+    transport whose users bring their own tensors can do less. Of a reduction it copies as many
+    bytes as the output has, from one other rank, and adds nothing up.
+
+    libc's memmove is called directly: from 1 MiB on it and ``Tensor.copy_`` on one thread agree
+    within the noise, below that it spares 0.5 µs of torch's dispatch.
+    """
+
+    name = "limit"
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        """Keeps ``mapping``: shared by all ranks, as large as their largest inputs together."""
+        self._mapping = mapping
+
+    def prepare(self, workload: Workload) -> Call:
+        """Puts this rank's input into its block and lists the copies out of the others' blocks."""
+        block = workload.cell.input_bytes
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        torch.frombuffer(
+            self._mapping,
+            dtype=torch.float32,
+            count=workload.layout.input_count,
+            offset=workload.rank * block,
+        ).copy_(workload.input)
+        return partial(_copy_all, self._copies(workload, base, block))
+
+    def _copies(self, workload: Workload, base: int, block: int) -> list[tuple[int, int, int]]:
+        following = (workload.rank + 1) % workload.cell.world_size
+        target = workload.output.data_ptr()
+        copies = []
+        for part in workload.layout.parts:
+            source = following if len(part.sources) > 1 else part.sources[0]
+            size = part.count * ELEMENT_BYTES
+            copies.append((target, base + source * block + part.start * ELEMENT_BYTES, size))
+            target += size
+        return copies
+
+    def fills_output(self, op: str) -> bool:
+        """All but reductions: it copies and does not add up."""
+        return op not in REDUCTIONS
+
+
+def _copy_all(copies: list[tuple[int, int, int]]) -> None:
+    for target, source, size in copies:
+        ctypes.memmove(target, source, size)

@@ -1,0 +1,159 @@
+"""What freescale is meant to reach on one machine of two cores, as data.
+
+A bound is a ratio inside one interleaved run (against gloo, MPI or the limit), an absolute time,
+or the cost per byte against the same cell at two ranks. The scripts print beside each cell whether
+it is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from bench.cells import OPS
+from bench.results import CANDIDATE, CellResult
+
+KIB = 1 << 10
+MIB = 1 << 20
+_ANY_SIZE = 1 << 62
+_EXCHANGES = ("all_to_all_single", "all_to_all_single_ragged")
+# The world size whose cost per byte the larger ones are held against.
+BASELINE_RANKS = 2
+
+
+class Measure(Enum):
+    """What is compared with a target's bound; the value is how it is printed."""
+
+    MEDIAN_US = "µs"
+    VERSUS_GLOO = "gloo"
+    VERSUS_MPI = "MPI"
+    VERSUS_LIMIT = "limit"
+    COST_PER_BYTE = "2-rank cost"
+
+
+_AT_MOST = (Measure.MEDIAN_US, Measure.COST_PER_BYTE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One promise about the cells it covers.
+
+    Attributes:
+        ops: operations covered.
+        smallest, largest: input sizes covered, bytes, both ends included.
+        ranks: world sizes covered.
+        measure: what is compared.
+        bound: at most this for a time or a cost, at least this for a ratio of speeds.
+    """
+
+    ops: tuple[str, ...]
+    smallest: int
+    largest: int
+    ranks: tuple[int, ...]
+    measure: Measure
+    bound: float
+
+    def covers(self, result: CellResult) -> bool:
+        """Whether this target is about the cell."""
+        in_size = self.smallest <= result.size <= self.largest
+        return in_size and result.op in self.ops and result.ranks in self.ranks
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether ``value`` reaches the bound."""
+        return value <= self.bound if self.measure in _AT_MOST else value >= self.bound
+
+
+def _exchange(size: int, measure: Measure, bound: float) -> Target:
+    return Target(_EXCHANGES, size, size, (BASELINE_RANKS,), measure, bound)
+
+
+TARGETS = (
+    Target(("all_to_all_single",), 0, 4 * KIB, (2,), Measure.MEDIAN_US, 15.0),
+    Target(("all_to_all_single",), 0, 4 * KIB, (2,), Measure.VERSUS_GLOO, 12.0),
+    _exchange(MIB, Measure.VERSUS_GLOO, 6.0),
+    _exchange(MIB, Measure.VERSUS_MPI, 1.0),
+    _exchange(16 * MIB, Measure.VERSUS_GLOO, 5.0),
+    _exchange(16 * MIB, Measure.VERSUS_MPI, 1.5),
+    _exchange(16 * MIB, Measure.VERSUS_LIMIT, 0.8),
+    _exchange(128 * MIB, Measure.VERSUS_GLOO, 3.0),
+    _exchange(128 * MIB, Measure.VERSUS_MPI, 1.15),
+    _exchange(128 * MIB, Measure.VERSUS_LIMIT, 0.9),
+    Target(("all_gather_into_tensor",), MIB, _ANY_SIZE, (2,), Measure.VERSUS_GLOO, 8.0),
+    Target(("all_gather_into_tensor",), MIB, _ANY_SIZE, (2,), Measure.VERSUS_MPI, 1.2),
+    Target(("all_reduce",), MIB, _ANY_SIZE, (2,), Measure.VERSUS_GLOO, 2.0),
+    Target(OPS, 0, _ANY_SIZE, (4, 8), Measure.VERSUS_GLOO, 3.0),
+    Target(OPS, 0, _ANY_SIZE, (4, 8), Measure.COST_PER_BYTE, 2.0),
+)
+
+# priority.py: an urgent 256 KiB exchange beside a background one of 256 MiB on another group.
+URGENT_SLOWDOWN_AT_MOST = 3.0
+BULK_LOSS_AT_MOST = 0.10
+# idle.py: CPU seconds of a process that waits ten seconds in a collective.
+IDLE_CPU_SECONDS_AT_MOST = 0.2
+# import_time.py: what the entry point adds to ``import torch``.
+IMPORT_MS_AT_MOST = 5.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target held against what was measured."""
+
+    target: Target
+    value: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is reached."""
+        return self.target.is_met_by(self.value)
+
+    def __str__(self) -> str:
+        """For example ``met gloo 7.1 ≥ 6`` or ``MISSED µs 18.2 ≤ 15``."""
+        sign = "≤" if self.target.measure in _AT_MOST else "≥"
+        word = "met" if self.met else "MISSED"
+        return f"{word} {self.target.measure.value} {self.value:.2f} {sign} {self.target.bound:g}"
+
+
+def cost_per_byte(result: CellResult) -> float | None:
+    """Microseconds per byte that the ranks together receive, or None without freescale.
+
+    All ranks' bytes are counted, since on a given number of cores twice the ranks have twice the
+    bytes to move in the same cell.
+    """
+    median = result.median_us(CANDIDATE)
+    return None if median is None else median / result.total_bytes
+
+
+def judge(result: CellResult, baseline: Iterable[CellResult] = ()) -> list[Verdict]:
+    """Holds every target that covers a cell against it.
+
+    Args:
+        result: the cell.
+        baseline: results at two ranks, for the cost per byte.
+
+    Returns:
+        One verdict a target; targets whose contestants did not take part are left out.
+    """
+    values = {
+        Measure.MEDIAN_US: result.median_us(CANDIDATE),
+        Measure.VERSUS_GLOO: result.speedup(CANDIDATE, "gloo"),
+        Measure.VERSUS_MPI: result.speedup(CANDIDATE, "mpi"),
+        Measure.VERSUS_LIMIT: result.speedup(CANDIDATE, "limit"),
+        Measure.COST_PER_BYTE: _relative_cost(result, baseline),
+    }
+    covering = [target for target in TARGETS if target.covers(result)]
+    return [
+        Verdict(target, value)
+        for target in covering
+        if (value := values[target.measure]) is not None
+    ]
+
+
+def _relative_cost(result: CellResult, baseline: Iterable[CellResult]) -> float | None:
+    same_cell = (
+        cost_per_byte(other)
+        for other in baseline
+        if (other.op, other.size, other.ranks) == (result.op, result.size, BASELINE_RANKS)
+    )
+    before, now = next(same_cell, None), cost_per_byte(result)
+    return None if before is None or now is None else now / before

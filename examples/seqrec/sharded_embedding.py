@@ -43,7 +43,10 @@ class ShardedEmbedding(nn.Module):
         self._exchange = exchange
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self.weight = nn.Parameter(self._initial_rows(std, seed))
-        self.weight.register_hook(lambda gradient: gradient / self._world_size)
+        # The hook must not hold self: a circle would keep table and group alive until Python looks
+        # for circles, long after the process group is destroyed.
+        world_size = self._world_size
+        self.weight.register_hook(lambda gradient: gradient / world_size)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Looks up ids; collective.

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <span>
 #include <thread>
 
 #include "cpp/base/random.h"
@@ -24,6 +25,9 @@ namespace {
 
 constexpr size_t kDoorbellBytes = 4096;
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
+constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
+// A process that dies hangs up some microseconds before its pidfd tells; longer on a busy machine.
+constexpr int kDeathTellsWithinMs = 200;
 // All links of a process together stay below this; with more ranks each gets smaller chunks.
 constexpr size_t kLinkMemoryBudget = size_t{512} << 20;
 
@@ -42,9 +46,17 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-bool readable(const UniqueFd& fd) {
-  pollfd waited{fd.get(), POLLIN, 0};
-  return fd.valid() && poll(&waited, 1, 0) > 0;
+// Sent before a mesh hangs up, so that the peer knows it from a death.
+constexpr char kGoodbye = 'b';
+
+bool said_goodbye(const UniqueFd& socket) {
+  char byte = 0;
+  return recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 1 && byte == kGoodbye;
+}
+
+bool ends(const UniqueFd& pidfd) {
+  pollfd waited{pidfd.get(), POLLIN, 0};
+  return pidfd.valid() && poll(&waited, 1, kDeathTellsWithinMs) > 0;
 }
 
 }  // namespace
@@ -121,6 +133,12 @@ MeshCore::~MeshCore() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
+  for (const auto& [engine, peer] : peers_) {
+    if (!peer.socket.valid()) continue;
+    static_cast<void>(send_message(peer.socket.get(), std::as_bytes(std::span(&kGoodbye, 1)), {}));
+    // Closing alone would not do while a forked child holds a copy of the socket.
+    shutdown(peer.socket.get(), SHUT_RDWR);
+  }
 }
 
 Status MeshCore::watch(int fd) {
@@ -252,7 +270,11 @@ void MeshCore::on_event(int fd) {
 void MeshCore::accept_all() {
   while (true) {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return;
+    if (!socket.valid()) {
+      // The connection stays in the queue, and epoll would report it without a pause.
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kAcceptRetry);
+      return;
+    }
     const int fd = socket.get();
     if (!watch(fd).ok()) continue;
     acceptors_.emplace(fd, ShmAcceptor(std::move(socket), Deadline::after(kHandshakeLimit)));
@@ -271,15 +293,19 @@ void MeshCore::on_acceptor(int fd) {
 
 void MeshCore::drop_late_acceptors() {
   const Nanoseconds now = now_ns();
-  std::erase_if(acceptors_, [&](const auto& item) { return item.second.deadline().passed(now); });
+  std::erase_if(acceptors_, [&](const auto& item) {
+    if (!item.second.deadline().passed(now)) return false;
+    // Not left to close(): a forked child may hold a copy, and then epoll goes on.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, item.first, nullptr);
+    return true;
+  });
 }
 
 void MeshCore::on_peer_event(int fd) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [engine, peer] : peers_) {
     if (peer.socket.get() != fd && peer.pidfd.get() != fd) continue;
-    // The socket may hang up a moment before the pidfd tells; give a death its name all the same.
-    const bool died = fd == peer.pidfd.get() || readable(peer.pidfd);
+    const bool died = !said_goodbye(peer.socket) && ends(peer.pidfd);
     peer.link->fail(
         Status::peer_lost(peer.link->peer_name() + (died ? " has died" : " closed its end")));
     for (UniqueFd* watched : {&peer.socket, &peer.pidfd}) {

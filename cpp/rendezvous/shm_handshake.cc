@@ -160,7 +160,9 @@ Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& pee
 }
 
 Result<std::optional<ConnectedPeer>> ShmAcceptor::on_readable(const LocalIdentity& self) {
-  Result<SocketMessage> message = receive_message(socket_.get(), sizeof(Hello), deadline_);
+  Result<SocketMessage> message = receive_message(socket_.get(), sizeof(Hello), Deadline::at(0));
+  // Readable no more: waiting here would hold up all others.
+  if (message.status().code() == StatusCode::kTimedOut) return std::optional<ConnectedPeer>();
   if (!message.ok()) return message.status();
   if (!peer_.has_value()) {
     if (Status status = answer_hello(self, std::move(message.value())); !status.ok()) return status;

@@ -50,7 +50,7 @@ Status wait_readable(int socket, Deadline deadline) {
   while (true) {
     const int ready = poll(&waited, 1, poll_timeout_ms(deadline));
     if (ready > 0) return {};
-    if (ready == 0) return Status::timed_out("no answer on the Unix socket in time");
+    if (ready == 0) return Status::timed_out("Timed out waiting for an answer on the Unix socket");
     if (errno != EINTR) return Status::from_errno("polling a Unix socket", errno);
   }
 }
@@ -154,7 +154,12 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
     const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
     if (got > 0) {
       take_descriptors(header, &message.fds);
-      if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      if ((header.msg_flags & MSG_CTRUNC) != 0) {
+        return Status::system(
+            "descriptors on the Unix socket were lost: more than expected, or this process has "
+            "reached its limit of open files");
+      }
+      if ((header.msg_flags & MSG_TRUNC) != 0) {
         return Status::invalid_argument("a message on the Unix socket is longer than expected");
       }
       message.bytes.resize(static_cast<size_t>(got));

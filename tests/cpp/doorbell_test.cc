@@ -10,9 +10,9 @@
 namespace freescale {
 namespace {
 
-// Waits until `word` is `value`, as the engine does: poll, announce, look once more, sleep without a
-// limit. A lost wake-up hangs and is killed by the test's limit. How long it polls varies, so that
-// the ring falls before, into and after the way to sleep.
+// Waits until `word` is `value`, as the engine does: poll, announce, look once more, sleep without
+// a limit. A lost wake-up hangs and is killed by the test's limit. How long it polls varies, so
+// that the ring falls before, into and after the way to sleep.
 void await(Doorbell& doorbell, uint32_t who, bool wants_events, std::atomic<int>& word, int value) {
   for (int i = 0; i < value % 97 * 4 && word.load(std::memory_order_relaxed) != value; ++i) {
     cpu_relax();

@@ -56,7 +56,9 @@ TEST(shared_memory_outlives_its_descriptor_and_its_creator) {
   Result<SharedMemory> opened = SharedMemory::open(UniqueFd(dup(created.value().fd())), kBytes);
   CHECK_OK(opened);
   created.value().data()[5] = std::byte{9};
-  { const SharedMemory gone = std::move(created.value()); }
+  {
+    const SharedMemory gone = std::move(created.value());
+  }
   opened.value().close_fd();
   CHECK_EQ(opened.value().fd(), -1);
   CHECK_EQ(opened.value().data()[5], std::byte{9});

@@ -15,7 +15,7 @@ What a number means:
 * a *time* is from the moment a rank enters the call (all leave a spin barrier together) until it
   returns; of the ranks the slowest counts; the median over the rounds is printed.
 * *GB/s* is the output bytes of the rank that receives most, its own part included, over that time.
-* *limit* is a memcpy of those bytes out of memory shared with the source, all ranks at once.
+* *limit* is a copy of those bytes out of memory shared with the source, all ranks at once.
 * *vs x* is the time of x over the time of freescale: above 1, freescale is faster.
 
 Each contestant's result is checked once per cell, on poisoned outputs with data that differs by

@@ -296,7 +296,10 @@ void EngineCore::sleep(Lock& lock, uint32_t who, Deadline deadline, const Comple
   if (!look_once_more(lock, completion)) {
     const Deadline until = std::min(deadline, protocol_.earliest_deadline());
     lock.unlock();
-    doorbell_.sleep(ticket, who, until.is_never() ? -1 : until.left().count());
+    // Who found the lock taken since the last look, and left, relies on this one.
+    if (!has_submissions_.load(std::memory_order_seq_cst)) {
+      doorbell_.sleep(ticket, who, until.is_never() ? -1 : until.left().count());
+    }
   }
   if (wants_events) doorbell_.finish(who);
   if (!lock.owns_lock()) static_cast<void>(lock.try_lock());

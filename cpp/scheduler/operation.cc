@@ -31,8 +31,11 @@ Status add_local_copy(Operation& operation, int self) {
   Message* from = find_peer(operation.request.plan.sends, self);
   Message* to = find_peer(operation.request.plan.receives, self);
   if (from == nullptr && to == nullptr) return {};
-  const size_t out = from == nullptr ? 0 : from->bytes();
-  const size_t in = to == nullptr ? 0 : to->bytes();
+  if (to == nullptr)
+    return Status::invalid_argument("this rank sends to itself and awaits nothing");
+  if (from == nullptr) return Status::invalid_argument("this rank awaits what it does not send");
+  const size_t out = from->bytes();
+  const size_t in = to->bytes();
   if (out != in) {
     return Status::invalid_argument("this rank sends " + std::to_string(out) +
                                     " bytes to itself but expects " + std::to_string(in));

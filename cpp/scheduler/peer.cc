@@ -4,12 +4,22 @@
 
 namespace freescale {
 
+bool Peer::try_send(const WireHeader& header, std::span<const Segment> body) {
+  WireHeader stamped = header;
+  stamped.inline_taken = inline_taken_;
+  if (!outbox_.empty() || !link_->try_send(std::as_bytes(std::span(&stamped, 1)), body)) {
+    return false;
+  }
+  dirty_ = true;
+  return true;
+}
+
 void Peer::send(const WireHeader& header, std::span<const Segment> body) {
+  if (try_send(header, body)) return;
   WireHeader stamped = header;
   stamped.inline_taken = inline_taken_;
   const auto head = std::as_bytes(std::span(&stamped, 1));
   dirty_ = true;
-  if (outbox_.empty() && link_->try_send(head, body)) return;
   Unsent unsent;
   unsent.bytes.assign(head.begin(), head.end());
   for (const Segment& segment : body) {

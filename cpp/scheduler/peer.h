@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -49,6 +50,8 @@ class Peer {
 
   Link& link() const { return *link_; }
 
+  // Sends the record if nothing waits before it and the lane takes it now.
+  bool try_send(const WireHeader& header, std::span<const Segment> body);
   // Sends the record now or, when the lane is full, keeps a copy and sends it from flush(), in
   // order.
   void send(const WireHeader& header, std::span<const Segment> body);
@@ -58,8 +61,11 @@ class Peer {
   void notify();
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces);
 
+  // How much may follow a header in one record.
+  size_t max_payload() const { return link_->max_record_bytes() - sizeof(WireHeader); }
   bool may_send_inline(size_t bytes) const {
-    return bytes <= kInlineBytes && inline_sent_ - inline_confirmed_ < kInlineCredits;
+    return bytes <= std::min(kInlineBytes, max_payload()) &&
+           inline_sent_ - inline_confirmed_ < kInlineCredits;
   }
   void count_inline_sent() { ++inline_sent_; }
   void count_inline_taken() { ++inline_taken_; }

@@ -42,7 +42,12 @@ void Protocol::post(std::unique_ptr<Operation> owned) {
   Operation& operation = *owned;
   operation.token = ++last_token_;
   Status status = unfold_plan(operation);
-  if (status.ok()) status = admission(operation);
+  if (status.ok()) {
+    status = admission(operation);
+  } else if (!operation.point_to_point()) {
+    const Request& request = operation.request;
+    reject(*request.group, request.sequence, operation.kind(), status.message());
+  }
   operations_.emplace(operation.token, std::move(owned));
   if (!status.ok()) return fail(operation, std::move(status));
   if (!operation.point_to_point()) {
@@ -58,7 +63,21 @@ void Protocol::post(std::unique_ptr<Operation> owned) {
   match_early(operation);
   if (operations_.count(token) == 0) return;
   if (operation.pending == 0) return finish(operation, {});
+  refuse_departed(operation);
   check_links();
+}
+
+// Ends an operation that awaits a message of a rank that has left the group: what came from it came
+// before the notice.
+void Protocol::refuse_departed(Operation& operation) {
+  const GroupState& group = groups_[operation.request.group->id()];
+  for (const Incoming& in : operation.incoming) {
+    const auto left = group.closed_by.find(in.rank);
+    if (in.state != Incoming::State::kAwaited || left == group.closed_by.end()) continue;
+    return fail(operation,
+                Status::cancelled(operation.describe() + ": rank " + std::to_string(in.rank) +
+                                  " left the group: " + left->second));
+  }
 }
 
 // Whether the operation may start at all; resolves its peers.
@@ -70,6 +89,11 @@ Status Protocol::admission(Operation& operation) {
   };
   if (group.closed) return refuse("the group was closed on this rank");
   for (const Outgoing& out : operation.outgoing) {
+    if (out.peer->link().failed()) {
+      const Status& why = out.peer->link().failure();
+      return Status(why.code(), operation.describe() + ": rank " + std::to_string(out.rank) +
+                                    " is lost: " + why.message());
+    }
     if (const auto left = group.closed_by.find(out.rank); left != group.closed_by.end()) {
       return refuse("rank " + std::to_string(out.rank) + " left the group: " + left->second);
     }
@@ -125,9 +149,10 @@ void Protocol::start_sends(Operation& operation) {
 void Protocol::start_send(Outgoing& out) {
   WireHeader header = header_for(out);
   Peer& peer = *out.peer;
-  if (peer.may_send_inline(out.bytes)) {
-    header.kind = RecordKind::kInline;
-    peer.send(header, out.segments);
+  // A full lane would keep a copy here after the operation is over, and this rank may then do
+  // nothing more to send it on.
+  header.kind = RecordKind::kInline;
+  if (peer.may_send_inline(out.bytes) && peer.try_send(header, out.segments)) {
     peer.count_inline_sent();
     out.sent = out.bytes;
     out.state = Outgoing::State::kDone;
@@ -245,11 +270,18 @@ void Protocol::fail(Operation& operation, Status status) {
   const uint64_t sequence = operation.request.sequence;
   finish(operation, status);
   if (!collective) return;
+  note_failed(group, sequence);
+  fail_collective(group, sequence, status);
+}
+
+void Protocol::note_failed(uint64_t group, uint64_t sequence) {
   GroupState& state = groups_[group];
   state.failed.insert(sequence);
   state.cancelled.erase(sequence);
   trim(state.failed);
-  fail_collective(group, sequence, status);
+  drop_early([&](const WireHeader& header) {
+    return header.group == group && header.sequence == sequence && header.point_to_point == 0;
+  });
 }
 
 // The other parts of a collective of which one part has failed.
@@ -299,7 +331,7 @@ void Protocol::send_cancel(Peer& peer, const Operation& operation, uint64_t peer
 
 void Protocol::send_text(Peer& peer, const WireHeader& header, const std::string& text) {
   constexpr size_t kMaxText = 2000;  // each hop adds to the reason; keep the record bounded
-  std::string copy = text.substr(0, kMaxText);
+  std::string copy = text.substr(0, std::min(kMaxText, peer.max_payload()));
   const Segment body{reinterpret_cast<std::byte*>(copy.data()), copy.size()};
   peer.send(header, std::span(&body, 1));
 }
@@ -325,10 +357,8 @@ void Protocol::forget(Operation& operation) {
 }
 
 void Protocol::reject(const Group& group, uint64_t sequence, OpKind op, const std::string& reason) {
+  note_failed(group.id(), sequence);
   GroupState& state = groups_[group.id()];
-  state.failed.insert(sequence);
-  state.cancelled.erase(sequence);
-  trim(state.failed);
   state.last_posted = std::max(state.last_posted, sequence);
   WireHeader header;
   header.kind = RecordKind::kCancel;
@@ -353,7 +383,7 @@ void Protocol::close_group(const Group& group, const std::string& reason) {
     send_cancels(*operation, reason);
     finish(*operation, Status::cancelled(text));
   }
-  drop_early(group.id());
+  drop_early([&](const WireHeader& early) { return early.group == group.id(); });
   WireHeader header;
   header.kind = RecordKind::kGroupClosed;
   header.group = group.id();
@@ -364,10 +394,10 @@ void Protocol::close_group(const Group& group, const std::string& reason) {
   notify_peers();
 }
 
-void Protocol::drop_early(uint64_t group) {
+void Protocol::drop_early(const std::function<bool(const WireHeader&)>& unwanted) {
   for (const auto& peer : peers_) {
     const auto drop = [&](const EarlyMessage& message) {
-      if (message.header.group != group) return false;
+      if (!unwanted(message.header)) return false;
       if (message.header.kind == RecordKind::kInline) peer->count_inline_taken();
       return true;
     };

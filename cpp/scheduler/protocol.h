@@ -84,6 +84,7 @@ class Protocol {
   void match_early(Operation& operation);
   void match_early(Incoming& in);
   bool refuse_unawaited(Operation& operation);
+  void refuse_departed(Operation& operation);
   WireHeader header_for(const Outgoing& out) const;
 
   // Records.
@@ -129,7 +130,8 @@ class Protocol {
                    const std::string& reason);
   void send_text(Peer& peer, const WireHeader& header, const std::string& text);
   void forget(Operation& operation);
-  void drop_early(uint64_t group);
+  void note_failed(uint64_t group, uint64_t sequence);
+  void drop_early(const std::function<bool(const WireHeader&)>& unwanted);
   // One unfinished message of an operation, in one direction.
   struct OpenMessage {
     const Operation* operation;

@@ -104,8 +104,8 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   if (entry == operations_.end()) return;  // given up here: drop it
   Operation& operation = *entry->second;
   Incoming* in = operation.incoming_from(&peer);
-  if (in == nullptr || in->state != Incoming::State::kStreaming ||
-      tag.offset + data.size() > in->bytes) {
+  if (in == nullptr || in->state != Incoming::State::kStreaming || tag.offset > in->bytes ||
+      data.size() > in->bytes - tag.offset) {
     return;
   }
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);

@@ -1,0 +1,99 @@
+#include "tests/cpp/stage.h"
+
+#include <utility>
+
+#include "tests/cpp/ranks.h"
+
+namespace freescale::testing {
+
+Stage::Stage(int size, std::chrono::nanoseconds aging) {
+  for (int rank = 0; rank < size; ++rank) {
+    ranks_.push_back(std::make_unique<OneRank>(aging));
+    for (int peer = 0; peer < size; ++peer) {
+      ranks_[rank]->links.push_back(peer == rank ? nullptr : std::make_shared<FakeLink>());
+    }
+  }
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) FakeLink::connect(link(a, b), link(b, a));
+  }
+  add_group();
+}
+
+size_t Stage::add_group() {
+  const size_t number = ranks_[0]->groups.size();
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    OneRank& one = *ranks_[rank];
+    const std::vector<std::shared_ptr<Link>> links(one.links.begin(), one.links.end());
+    one.groups.push_back(std::make_shared<Group>(1000 + number, "g" + std::to_string(number),
+                                                 static_cast<int>(rank), links));
+    one.protocol.add_group(*one.groups.back());
+  }
+  return number;
+}
+
+Stage::Handle Stage::post(int rank, Plan plan, const Call& call) {
+  OneRank& one = *ranks_[rank];
+  auto outcome = std::make_shared<Outcome>();
+  auto operation = std::make_unique<Operation>();
+  Request& request = operation->request;
+  request.group = one.groups[call.group];
+  request.plan = signed_plan(std::move(plan), call.op, call.dtype);
+  request.plan.signature.layout = call.layout;
+  const bool point_to_point = call.op == OpKind::kSend || call.op == OpKind::kRecv;
+  request.sequence = call.sequence;
+  if (!point_to_point && call.sequence == 0) request.sequence = request.group->next_sequence();
+  request.part = call.part;
+  request.tag = call.tag;
+  request.priority = call.priority;
+  request.deadline = call.deadline;
+  request.on_done = [outcome](const OpResult& result) {
+    outcome->done = true;
+    outcome->result = result;
+  };
+  one.protocol.post(std::move(operation));
+  report_finished(rank);
+  return outcome;
+}
+
+void Stage::reject(int rank, uint64_t sequence, OpKind op, const std::string& reason) {
+  protocol(rank).reject(group(rank), sequence, op, reason);
+}
+
+void Stage::close_group(int rank, size_t number, const std::string& reason) {
+  protocol(rank).close_group(group(rank, number), reason);
+  report_finished(rank);
+}
+
+void Stage::report_finished(int rank) {
+  for (Protocol::Finished& one : protocol(rank).take_finished()) one.on_done(one.result);
+}
+
+bool Stage::step(int rank) {
+  const bool records = protocol(rank).poll_records();
+  const bool chunks = protocol(rank).move_chunks();
+  report_finished(rank);
+  return records || chunks;
+}
+
+void Stage::exchange_records() {
+  bool any = true;
+  while (any) {
+    any = false;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      any = ranks_[rank]->protocol.poll_records() || any;
+      report_finished(static_cast<int>(rank));
+    }
+  }
+}
+
+void Stage::run() {
+  bool any = true;
+  while (any) {
+    any = false;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) any = step(static_cast<int>(rank)) || any;
+  }
+}
+
+Buffer::Buffer(size_t size, int seed) : bytes(pattern_bytes(seed, 0, size)) {}
+
+}  // namespace freescale::testing

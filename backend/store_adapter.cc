@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -11,9 +12,11 @@
 namespace freescale {
 namespace {
 
-// Stores report "not there in time" and "connection lost" by the same exceptions. So waits are cut
-// into slices: an exception well before the end of its slice is not about time.
-constexpr std::chrono::milliseconds kSlice{1000};
+// Members of a group mostly come within this time. Until it is over a key is polled for, at growing
+// intervals; later, a clone of the store waits for it. Cloning a TCPStore for every group is not
+// cheap: it opens a connection, and every 25th took 5 s where this was measured.
+constexpr std::chrono::seconds kPolling{1};
+constexpr std::chrono::microseconds kLongestPause{10000};
 
 }  // namespace
 
@@ -32,21 +35,31 @@ Status StoreAdapter::set(const std::string& key, const std::string& value) {
   }
 }
 
+bool StoreAdapter::poll(const std::string& key, Deadline deadline) {
+  std::chrono::microseconds pause{100};
+  while (!store_->check({key})) {
+    if (deadline.passed(now_ns())) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return true;
+}
+
 Result<std::string> StoreAdapter::get(const std::string& key, Deadline deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
-    const auto slice = std::clamp(left, std::chrono::milliseconds(1), kSlice);
-    const Nanoseconds begin = now_ns();
-    try {
-      store_->wait({key}, slice);
-      return store_->get_to_str(key);
-    } catch (const std::exception& error) {
-      const Nanoseconds now = now_ns();
-      if (deadline.passed(now)) return Status::timed_out("no key \"" + key + "\" in the store");
-      if (now - begin < std::chrono::nanoseconds(slice).count() / 2) {
-        return Status::system("the store cannot get \"" + key + "\": " + exception_text(error));
-      }
+  try {
+    if (!poll(key, std::min(deadline, Deadline::after(kPolling)))) {
+      // Not the own connection: a blocking wait would lock out its other users.
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
+      store_->clone()->wait({key}, std::max(left, std::chrono::milliseconds(1)));
     }
+    return store_->get_to_str(key);
+  } catch (const std::exception& error) {
+    // Stores report "not there in time" and "connection lost" by the same exceptions; the clock
+    // tells them apart, as a store waits until the deadline or longer.
+    if (deadline.passed(now_ns())) {
+      return Status::timed_out("no key \"" + key + "\" in the store");
+    }
+    return Status::system("the store cannot get \"" + key + "\": " + exception_text(error));
   }
 }
 

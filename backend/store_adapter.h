@@ -18,14 +18,16 @@ c10::intrusive_ptr<c10d::Store> fresh_substore(const c10::intrusive_ptr<c10d::St
 // A torch store as rendezvous wants it.
 class StoreAdapter final : public KeyValueStore {
  public:
-  // Works on a clone: a blocking wait holds the lock of a store's connection.
-  explicit StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store_(store->clone()) {}
+  explicit StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store_(store) {}
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key, Deadline deadline) override;
 
  private:
-  c10::intrusive_ptr<c10d::Store> store_;
+  // Whether the key turned up before the deadline.
+  bool poll(const std::string& key, Deadline deadline);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
 };
 
 }  // namespace freescale

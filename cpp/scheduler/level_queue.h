@@ -36,19 +36,12 @@ class LevelQueue {
     --size_;
   }
 
-  // Whether something less urgent than `level` waits.
-  bool waits_below(int level) const {
-    for (int lower = level + 1; lower < kPriorityLevels; ++lower) {
-      if (!levels_[lower].items.empty()) return true;
-    }
-    return false;
-  }
-
-  // A level that got no chunk for `aging` starves: its oldest item climbs one level and stays
-  // there. Only the oldest, and only when the whole level starves: work that merely queues behind
-  // its own kind must not come to compete with urgent traffic.
-  void age(Nanoseconds now, Nanoseconds aging) {
-    for (int level = 1; level < kPriorityLevels; ++level) {
+  // While chunks of `served_level` move: a less urgent level that got no chunk for `aging` starves,
+  // and its oldest item climbs one level and stays there. Only the oldest, and only when the whole
+  // level starves: work that merely queues behind its own kind must not come to compete with urgent
+  // traffic.
+  void age(int served_level, Nanoseconds now, Nanoseconds aging) {
+    for (int level = served_level + 1; level < kPriorityLevels; ++level) {
       if (levels_[level].items.empty() || now - levels_[level].served < aging) continue;
       T* item = front(level);
       pop(level);

@@ -114,11 +114,12 @@ class Protocol {
   bool drain(Peer& peer);
   bool drain_chunk(Peer& peer, int level);
   bool move_level(int level);
+  void relieve_starved(int level);
   bool put_next(Peer& peer, int level);
   bool pull_next(Peer& peer, int level);
   bool copy_next(int level);
   template <typename T>
-  bool served(LevelQueue<T>& queue, int level, bool complete);
+  static bool served(LevelQueue<T>& queue, int level, bool complete);
 
   // Ends.
   void one_done(Operation& operation);
@@ -159,6 +160,8 @@ class Protocol {
   std::vector<Incoming*> awaiting_point_to_point_;  // in the order of posting
   std::unordered_map<uint64_t, GroupState> groups_;
   LevelQueue<LocalCopy> copying_;
+  Nanoseconds copied_ = 0;                   // when copies last had a turn beside chunks
+  Nanoseconds taken_[kPriorityLevels] = {};  // when chunks of the level were last taken from lanes
   std::vector<Finished> finished_;
   std::vector<Segment> pieces_;  // scratch of put_next
   Deadline earliest_deadline_ = Deadline::never();

@@ -17,9 +17,34 @@ constexpr size_t kPullStepBytes = 256 << 10;
 
 bool Protocol::move_chunks() {
   for (int level = 0; level < kPriorityLevels; ++level) {
-    if (move_level(level)) return true;
+    if (!move_level(level)) continue;
+    relieve_starved(level);
+    return true;
   }
   return false;
+}
+
+// While chunks of `level` move, nothing below it does, with any peer, and no local copy. What waits
+// to be sent, read or copied climbs with time. What lies in a lane already cannot, and copies get
+// only the gaps, so both have a turn now and then.
+void Protocol::relieve_starved(int level) {
+  const Nanoseconds now = now_ns();
+  std::fill(taken_ + 0, taken_ + level + 1, now);
+  for (const auto& peer : peers_) {
+    peer->sending.age(level, now, aging_);
+    peer->pulling.age(level, now, aging_);
+  }
+  copying_.age(level, now, aging_);
+  if (now - copied_ >= aging_) {
+    copied_ = now;
+    for (int any = 0; any < kPriorityLevels && !copy_next(any); ++any) {
+    }
+  }
+  for (int lower = level + 1; lower < kPriorityLevels; ++lower) {
+    if (now - taken_[lower] < aging_) continue;
+    taken_[lower] = now;
+    for (size_t i = 0; i < peers_.size(); ++i) drain_chunk(*peers_[i], lower);
+  }
 }
 
 // One chunk in and one out for each peer; the rank's own copies fill the gaps in which no peer has
@@ -55,10 +80,8 @@ bool Protocol::put_next(Peer& peer, int level) {
 // whether it has more to move.
 template <typename T>
 bool Protocol::served(LevelQueue<T>& queue, int level, bool complete) {
-  const Nanoseconds now = now_ns();
   if (complete) queue.pop(level);
-  queue.served(level, now);
-  if (queue.waits_below(level)) queue.age(now, aging_);
+  queue.served(level, now_ns());
   return !complete;
 }
 

@@ -29,26 +29,15 @@ TEST(level_queue_gives_the_oldest_of_a_level) {
   CHECK(queue.empty());
 }
 
-TEST(level_queue_knows_what_waits_below) {
-  LevelQueue<Item> queue;
-  Item item{3, 1};
-  CHECK(!queue.waits_below(0));
-  queue.add(&item, 0);
-  CHECK(queue.waits_below(0));
-  CHECK(queue.waits_below(2));
-  CHECK(!queue.waits_below(3));
-  CHECK(!queue.waits_below(4));
-}
-
 TEST(level_queue_starved_level_sends_its_oldest_up) {
   LevelQueue<Item> queue;
   Item old{4, 1};
   Item young{4, 2};
   queue.add(&young, 1000);
   queue.add(&old, 1050);
-  queue.age(1099, kAging);
+  queue.age(0, 1099, kAging);
   CHECK_EQ(old.level, 4);
-  queue.age(1100, kAging);
+  queue.age(0, 1100, kAging);
   CHECK_EQ(old.level, 3);
   CHECK_EQ(young.level, 4);
   CHECK(queue.front(3) == &old);
@@ -60,12 +49,12 @@ TEST(level_queue_climbs_one_level_at_a_time_to_the_top) {
   Item item{4, 1};
   queue.add(&item, 0);
   for (int step = 1; step <= 4; ++step) {
-    queue.age(step * kAging - 1, kAging);
+    queue.age(0, step * kAging - 1, kAging);
     CHECK_EQ(item.level, 5 - step);
-    queue.age(step * kAging, kAging);
+    queue.age(0, step * kAging, kAging);
     CHECK_EQ(item.level, 4 - step);
   }
-  queue.age(10 * kAging, kAging);
+  queue.age(0, 10 * kAging, kAging);
   CHECK_EQ(item.level, 0);
 }
 
@@ -78,17 +67,27 @@ TEST(level_queue_served_level_does_not_age) {
   queue.add(&behind, 0);
   for (Nanoseconds now = 0; now < 20 * kAging; now += kAging / 2) {
     queue.served(3, now);
-    queue.age(now, kAging);
+    queue.age(0, now, kAging);
   }
   CHECK_EQ(front.level, 3);
   CHECK_EQ(behind.level, 3);
+}
+
+TEST(level_queue_ages_only_below_what_is_served) {
+  LevelQueue<Item> queue;
+  Item items[] = {{1, 1}, {2, 2}, {3, 3}};
+  for (Item& item : items) queue.add(&item, 0);
+  queue.age(2, 5 * kAging, kAging);
+  CHECK_EQ(items[0].level, 1);
+  CHECK_EQ(items[1].level, 2);
+  CHECK_EQ(items[2].level, 2);
 }
 
 TEST(level_queue_empty_time_is_not_starvation) {
   LevelQueue<Item> queue;
   Item item{2, 1};
   queue.add(&item, 50 * kAging);
-  queue.age(50 * kAging + 1, kAging);
+  queue.age(0, 50 * kAging + 1, kAging);
   CHECK_EQ(item.level, 2);
 }
 

@@ -108,10 +108,10 @@ class Verdict:
         return self.target.is_met_by(self.value)
 
     def __str__(self) -> str:
-        """For example ``met gloo 7.1 ≥ 6`` or ``MISSED µs 18.2 ≤ 15``."""
+        """For example ``met gloo 7.1 ≥ 6`` or ``MISSED µs 18.21 ≤ 15``."""
         sign = "≤" if self.target.measure in _AT_MOST else "≥"
         word = "met" if self.met else "MISSED"
-        return f"{word} {self.target.measure.value} {self.value:.2f} {sign} {self.target.bound:g}"
+        return f"{word} {self.target.measure.value} {self.value:.4g} {sign} {self.target.bound:g}"
 
 
 def cost_per_byte(result: CellResult) -> float | None:

@@ -101,12 +101,14 @@ EngineCore::EngineCore(EngineOptions options, Doorbell& doorbell)
 }
 
 EngineCore::~EngineCore() {
-  {
-    Lock lock(progress_mutex_);
+  Lock lock(progress_mutex_, std::defer_lock);
+  do {  // again if an on_done has started something
+    if (!lock.owns_lock()) lock.lock();
     take_submissions();
     protocol_.close_all("the engine was shut down");
     run_finished(lock);
-  }
+  } while (!lock.owns_lock() || has_submissions_.load() || !protocol_.idle());
+  lock.unlock();
   stopping_.store(true, std::memory_order_seq_cst);
   wake_engine();
   thread_.join();

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 
+#include "cpp/scheduler/layout.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/stage.h"
 
@@ -107,8 +108,8 @@ TEST(mismatch_of_dtype_names_that_fill_their_field) {
 
 TEST(mismatch_of_layouts) {
   for (size_t bytes : {size_t{0}, kSmall, kLarge}) {
-    expect_mismatch({{.layout = 1}, bytes, bytes, {"root, reduction or number of tensors"}},
-                    {{.layout = 2}, bytes, bytes, {}});
+    expect_mismatch({{.layout = Layout{.root = 1}.pack()}, bytes, bytes, {"gave root 1"}},
+                    {{.layout = Layout{.root = 2}.pack()}, bytes, bytes, {"gave root 2"}});
   }
 }
 

@@ -1,0 +1,388 @@
+// Leaving: a group is closed, a rank gives up, a link is lost. On protocols that one thread drives.
+
+#include "tests/cpp/check.h"
+#include "tests/cpp/stage.h"
+
+namespace freescale::testing {
+namespace {
+
+constexpr size_t kSmall = 100;
+constexpr size_t kLarge = 50'000;
+
+void expect_text(const std::string& text, std::string_view part) {
+  if (text.find(part) == std::string::npos) {
+    CHECK_EQ(text, "something with '" + std::string(part) + "'");
+  }
+}
+
+Plan exchange(int self, Buffer& out, Buffer& in) {
+  std::vector<Pieces> input(2);
+  std::vector<Pieces> output(2);
+  input[1 - self] = out.pieces();
+  output[1 - self] = in.pieces();
+  return plan_all_to_all(self, input, output);
+}
+
+void expect_cancelled(const Stage::Handle& handle, std::string_view why) {
+  CHECK(handle->done);
+  CHECK_EQ(handle->code(), StatusCode::kCancelled);
+  expect_text(handle->text(), why);
+}
+
+void expect_works(Stage& stage, size_t group) {
+  Buffer out0(kLarge, 1), in0(kLarge), out1(kLarge, 2), in1(kLarge);
+  const auto a = stage.post(0, exchange(0, out0, in0), {.group = group});
+  const auto b = stage.post(1, exchange(1, out1, in1), {.group = group});
+  stage.run();
+  CHECK(a->done && b->done);
+  CHECK_OK(a->result.status);
+  CHECK_OK(b->result.status);
+  CHECK(in0.bytes == out1.bytes);
+}
+
+// ---- Closing a group ---------------------------------------------------------------------------
+
+TEST(close_ends_what_is_open_on_both_sides) {
+  for (size_t bytes : {kSmall, kLarge}) {
+    Stage stage(2);
+    const size_t other = stage.add_group();
+    Buffer out(bytes), in(bytes), in2(bytes);
+    const auto waits = stage.post(1, exchange(1, out, in), {});
+    const auto receives = stage.post(1, plan_receive(0, in2.pieces()), {.op = OpKind::kRecv});
+    stage.run();
+    stage.close_group(0, 0, "it was destroyed");
+    stage.run();
+    for (const auto& handle : {waits, receives}) {
+      expect_cancelled(handle, "rank 0 left the group: it was destroyed");
+      expect_text(handle->text(), "rank 1: ");
+    }
+    expect_works(stage, other);
+  }
+}
+
+TEST(close_ends_the_own_operations) {
+  Stage stage(2);
+  Buffer out(kLarge), in(kLarge);
+  const auto mine = stage.post(0, exchange(0, out, in), {});
+  stage.run();
+  stage.close_group(0, 0, "it was destroyed");
+  expect_cancelled(mine, "rank 0: all_to_all #1 of group 'g0': it was destroyed");
+  stage.run();
+  // The peer calls it later.
+  const auto theirs = stage.post(1, exchange(1, out, in), {});
+  stage.run();
+  expect_cancelled(theirs, "rank 0");
+}
+
+TEST(close_refuses_later_calls_here) {
+  Stage stage(2);
+  Buffer out(kSmall), in(kSmall);
+  stage.close_group(0, 0, "it was destroyed");
+  expect_cancelled(stage.post(0, exchange(0, out, in), {}), "the group was closed on this rank");
+  expect_cancelled(stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend}),
+                   "the group was closed on this rank");
+}
+
+TEST(close_refuses_later_calls_at_the_peer) {
+  for (size_t bytes : {kSmall, kLarge}) {
+    Stage stage(2);
+    Buffer out(bytes), in(bytes);
+    stage.close_group(0, 0, "it was destroyed");
+    stage.run();
+    const std::string_view why = "rank 0 left the group: it was destroyed";
+    const Stage::Call broadcast{.op = OpKind::kBroadcast};
+    expect_cancelled(stage.post(1, exchange(1, out, in), {}), why);
+    expect_cancelled(stage.post(1, plan_send(0, out.pieces()), {.op = OpKind::kSend}), why);
+    expect_cancelled(stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv}), why);
+    expect_cancelled(stage.post(1, plan_broadcast(1, 2, 0, in.pieces()), broadcast), why);
+  }
+}
+
+// What was sent before the rank left still counts, whenever the receiver calls.
+TEST(close_does_not_take_back_what_was_sent) {
+  for (const bool posted_before : {true, false}) {
+    Stage stage(2);
+    Buffer out(kSmall, 1), in(kSmall);
+    Stage::Handle receive;
+    const auto post = [&] {
+      receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+    };
+    if (posted_before) post();
+    CHECK(stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend})->done);
+    stage.close_group(0, 0, "it was destroyed");
+    if (!posted_before) {
+      stage.run();
+      post();
+    }
+    stage.run();
+    CHECK(receive->done);
+    CHECK_OK(receive->result.status);
+    CHECK(in.bytes == out.bytes);
+  }
+}
+
+// The faster rank is done and closes while the slower one has yet to take the last chunks.
+TEST(close_right_after_completion_does_not_hurt_a_slower_peer) {
+  Stage stage(2);
+  Buffer out(10'000, 1), in(10'000);
+  stage.link(0, 1).chunk_limit = 100;
+  const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+  const auto send = stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend});
+  stage.exchange_records();
+  while (stage.step(0)) {
+  }
+  CHECK(send->done);
+  CHECK(!receive->done);
+  stage.close_group(0, 0, "it was destroyed");
+  stage.exchange_records();
+  CHECK(!receive->done);
+  stage.run();
+  CHECK(receive->done);
+  CHECK_OK(receive->result.status);
+  CHECK(in.bytes == out.bytes);
+}
+
+TEST(close_gives_credits_back) {
+  Stage stage(2);
+  Buffer out(kSmall, 1), in(kSmall);
+  for (uint32_t i = 0; i < Peer::kInlineCredits; ++i) {
+    stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend, .tag = i});
+  }
+  stage.run();
+  CHECK(!stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend})->done);
+  stage.close_group(1, 0, "it was destroyed");
+  stage.run();
+  const size_t other = stage.add_group();
+  CHECK(stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend, .group = other})->done);
+}
+
+TEST(close_all_ends_everything_once) {
+  Stage stage(2);
+  Buffer out(kLarge), in(kLarge);
+  std::vector<Stage::Handle> handles;
+  for (int i = 0; i < 5; ++i) handles.push_back(stage.post(0, exchange(0, out, in), {}));
+  handles.push_back(stage.post(0, plan_receive(kAnySource, in.pieces()), {.op = OpKind::kRecv}));
+  stage.run();
+  stage.protocol(0).close_all("the engine was shut down");
+  CHECK_EQ(stage.protocol(0).take_finished().size(), handles.size());
+  CHECK(stage.protocol(0).idle());
+}
+
+// ---- Giving one operation up -------------------------------------------------------------------
+
+TEST(cancel_before_the_peer_calls) {
+  for (size_t bytes : {kSmall, kLarge}) {
+    Stage stage(2);
+    Buffer out(bytes), in(bytes);
+    const auto mine = stage.post(0, exchange(0, out, in), {.deadline = Deadline::at(1)});
+    stage.run();
+    stage.protocol(0).check_deadlines(now_ns());
+    stage.run();
+    CHECK(mine->done);
+    CHECK_EQ(mine->code(), StatusCode::kTimedOut);
+    expect_text(mine->text(), " Timed out after 0 ms waiting for rank 1 (it has not sent)");
+    expect_cancelled(stage.post(1, exchange(1, out, in), {}), "rank 0 gave it up");
+    expect_works(stage, 0);
+  }
+}
+
+TEST(cancel_while_chunks_flow) {
+  Stage stage(2);
+  Buffer out0(kLarge, 1), in0(kLarge), out1(kLarge, 2), in1(kLarge);
+  const auto mine = stage.post(0, exchange(0, out0, in0), {.deadline = Deadline::at(1)});
+  const auto theirs = stage.post(1, exchange(1, out1, in1), {});
+  for (int i = 0; i < 5; ++i) stage.step(i % 2);
+  stage.protocol(0).check_deadlines(now_ns());
+  stage.step(0);
+  CHECK_EQ(mine->code(), StatusCode::kTimedOut);
+  expect_text(mine->text(), "bytes arrived");
+  // From here on the buffer is the user's again: chunks under way must not touch it.
+  const std::vector<std::byte> mine_now = in0.bytes;
+  stage.run();
+  CHECK(in0.bytes == mine_now);
+  expect_cancelled(theirs, "rank 0 gave it up");
+  expect_works(stage, 0);
+}
+
+TEST(cancelled_send_leaves_the_receiver_waiting_for_another) {
+  Stage stage(2);
+  Buffer first(kLarge, 1), second(kLarge, 2), in(kLarge);
+  const auto given_up = stage.post(0, plan_send(1, first.pieces()),
+                                   {.op = OpKind::kSend, .deadline = Deadline::at(1)});
+  stage.run();
+  stage.protocol(0).check_deadlines(now_ns());
+  stage.run();
+  stage.step(0);
+  CHECK_EQ(given_up->code(), StatusCode::kTimedOut);
+  const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+  stage.run();
+  CHECK(!receive->done);
+  stage.post(0, plan_send(1, second.pieces()), {.op = OpKind::kSend});
+  stage.run();
+  CHECK(receive->done);
+  CHECK(in.bytes == second.bytes);
+}
+
+// Three ranks: rank 2 has sent its small message and forgot; then rank 0 gives up. Ranks 1 and 2
+// hear of it, rank 2 with its next collective.
+TEST(late_failure_is_told_by_the_next_collective) {
+  Stage stage(3);
+  Buffer buffer(kSmall, 1);
+  const Stage::Call call{.op = OpKind::kBroadcast};
+  CHECK(stage.post(2, plan_broadcast(2, 3, 2, buffer.pieces()), call)->done);
+  Buffer wrong(kSmall + 1);
+  const auto fails = stage.post(0, plan_broadcast(0, 3, 2, wrong.pieces()), call);
+  stage.run();
+  CHECK_EQ(fails->code(), StatusCode::kMismatch);
+  const auto next = stage.post(2, plan_broadcast(2, 3, 2, buffer.pieces()), call);
+  CHECK(next->done);
+  expect_text(next->text(), "the earlier collective #1 failed after it was done here: rank 0");
+}
+
+TEST(reject_tells_every_rank) {
+  for (const bool posted_before : {true, false}) {
+    Stage stage(2);
+    Buffer out(kLarge), in(kLarge);
+    Stage::Handle theirs;
+    if (posted_before) theirs = stage.post(1, exchange(1, out, in), {});
+    stage.run();
+    const uint64_t sequence = stage.group(0).next_sequence();
+    stage.reject(0, sequence, OpKind::kAllToAll, "rank 0: splits sum to 7, not 8");
+    stage.run();
+    if (!posted_before) theirs = stage.post(1, exchange(1, out, in), {});
+    expect_cancelled(theirs, "splits sum to 7, not 8");
+    expect_works(stage, 0);
+  }
+}
+
+// ---- Reading a peer's memory -------------------------------------------------------------------
+
+// Exchanges until the receiver has measured both ways often enough to read directly.
+void teach_direct_reads(Stage& stage, size_t bytes) {
+  stage.link(1, 0).pullable = true;
+  for (int i = 0; i < 8; ++i) {
+    Buffer out(bytes, i), in(bytes);
+    const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+    stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend});
+    stage.run();
+    CHECK(receive->done);
+    CHECK(in.bytes == out.bytes);
+  }
+  CHECK(!stage.link(1, 0).pulls.empty());
+}
+
+TEST(direct_read_of_a_buffer_that_was_given_up_is_not_trusted) {
+  constexpr size_t kBytes = 1 << 20;
+  Stage stage(2);
+  teach_direct_reads(stage, kBytes);
+  size_t begun = 0;
+  for (int i = 0; i < 20; ++i) {
+    Buffer out(kBytes, 1), in(kBytes);
+    const size_t before = stage.link(1, 0).pulls.size();
+    const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+    const auto send = stage.post(0, plan_send(1, out.pieces()),
+                                 {.op = OpKind::kSend, .deadline = Deadline::at(1)});
+    stage.step(1);
+    if (stage.link(1, 0).pulls.size() > before) ++begun;
+    stage.protocol(0).check_deadlines(now_ns());
+    // The user may write to it now.
+    std::fill(out.bytes.begin(), out.bytes.end(), std::byte{0xee});
+    for (int round = 0; round < 8; ++round) stage.protocol(1).move_chunks();
+    stage.run();
+    CHECK(receive->done);
+    CHECK(!receive->result.status.ok());
+  }
+  CHECK_GE(begun, 1u);
+}
+
+// Another buffer was revoked: the message comes in chunks instead.
+TEST(direct_read_survives_the_revocation_of_another_buffer) {
+  constexpr size_t kBytes = 1 << 20;
+  Stage stage(2);
+  teach_direct_reads(stage, kBytes);
+  for (int i = 0; i < 20; ++i) {
+    Buffer out(kBytes, 1), in(kBytes);
+    const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+    const auto send = stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend});
+    stage.step(1);
+    stage.link(0, 1).revoke();
+    stage.run();
+    CHECK(send->done && receive->done);
+    CHECK_OK(receive->result.status);
+    CHECK(in.bytes == out.bytes);
+  }
+}
+
+// ---- Lost links --------------------------------------------------------------------------------
+
+TEST(lost_link_ends_what_needs_it_and_nothing_else) {
+  Stage stage(3);
+  Buffer out(kLarge), in(kLarge), from2(kLarge, 5), in2(kLarge);
+  const auto needs_it = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+  const auto sends = stage.post(1, plan_send(0, out.pieces()), {.op = OpKind::kSend});
+  const auto spared = stage.post(1, plan_receive(2, in2.pieces()), {.op = OpKind::kRecv});
+  stage.run();
+  stage.link(1, 0).fail(Status::peer_lost("process 4242 has died"));
+  stage.run();
+  stage.step(1);
+  for (const auto& handle : {needs_it, sends}) {
+    CHECK(handle->done);
+    CHECK_EQ(handle->code(), StatusCode::kPeerLost);
+    expect_text(handle->text(), "rank 0 is lost: process 4242 has died");
+  }
+  CHECK(!spared->done);
+  stage.post(2, plan_send(1, from2.pieces()), {.op = OpKind::kSend});
+  stage.run();
+  CHECK(spared->done);
+  CHECK(in2.bytes == from2.bytes);
+}
+
+TEST(lost_link_refuses_later_operations) {
+  for (size_t bytes : {size_t{0}, kSmall, kLarge}) {
+    Stage stage(2);
+    Buffer out(bytes), in(bytes);
+    stage.link(1, 0).fail(Status::peer_lost("process 4242 has died"));
+    const Stage::Call broadcast{.op = OpKind::kBroadcast};
+    for (const auto& handle : {
+             stage.post(1, plan_send(0, out.pieces()), {.op = OpKind::kSend}),
+             stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv}),
+             stage.post(1, plan_broadcast(1, 2, 1, out.pieces()), broadcast),
+             stage.post(1, plan_broadcast(1, 2, 0, in.pieces()), broadcast),
+             stage.post(1, exchange(1, out, in), {}),
+         }) {
+      CHECK(handle->done);
+      CHECK_EQ(handle->code(), StatusCode::kPeerLost);
+      expect_text(handle->text(), "rank 0 is lost: process 4242 has died");
+    }
+  }
+}
+
+TEST(lost_link_still_delivers_what_was_sent) {
+  for (size_t bytes : {size_t{0}, kSmall, size_t{9'000}}) {
+    for (const bool posted_before : {true, false}) {
+      if (bytes > Peer::kInlineBytes && !posted_before) continue;  // never granted
+      Stage stage(2);
+      stage.link(0, 1).chunk_limit = 100;
+      Buffer out(bytes, 1), in(bytes);
+      Stage::Handle receive;
+      const auto post = [&] {
+        receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+      };
+      if (posted_before) post();
+      const auto send = stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend});
+      if (posted_before) stage.exchange_records();
+      while (stage.step(0)) {
+      }
+      CHECK(send->done);
+      stage.link(1, 0).fail(Status::peer_lost("closed its end"));
+      if (!posted_before) post();
+      stage.step(1);
+      CHECK(receive->done);
+      CHECK_OK(receive->result.status);
+      CHECK(in.bytes == out.bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace freescale::testing

@@ -1,0 +1,193 @@
+// What the Engine adds to the protocol: threads, callbacks, its own end.
+
+#include "cpp/scheduler/engine.h"
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "tests/cpp/check.h"
+#include "tests/cpp/processes.h"
+#include "tests/cpp/ranks.h"
+
+namespace freescale::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
+
+// An engine whose only group is a rank of its own: no links.
+struct Solo {
+  explicit Solo(EngineOptions options = {})
+      : owned(std::make_unique<Engine>(options, doorbell)), engine(*owned) {
+    engine.add_group(group);
+  }
+  // Never ends by itself: nobody else is there to send.
+  void receive(std::function<void(const OpResult&)> on_done) {
+    Request request;
+    request.group = group;
+    request.plan = signed_plan(plan_receive(kAnySource, piece(in)), OpKind::kRecv);
+    request.on_done = std::move(on_done);
+    engine.submit(std::move(request));
+  }
+
+  Doorbell doorbell;
+  std::vector<std::byte> in = std::vector<std::byte>(100);
+  std::shared_ptr<Group> group =
+      std::make_shared<Group>(1, "solo", 0, std::vector<std::shared_ptr<Link>>{nullptr});
+  std::unique_ptr<Engine> owned;
+  Engine& engine;  // still there for on_done while `owned` lets go of it
+};
+
+TEST(engine_ends_what_is_open_when_it_is_destroyed) {
+  std::atomic<int> ended{0};
+  Solo solo;
+  for (int i = 0; i < 10; ++i) {
+    solo.receive([&](const OpResult& result) {
+      CHECK_EQ(result.status.code(), StatusCode::kCancelled);
+      ended.fetch_add(1);
+    });
+  }
+  CHECK_EQ(ended.load(), 0);
+  solo.owned.reset();
+  CHECK_EQ(ended.load(), 10);
+}
+
+// The second half of an all_reduce, for instance.
+TEST(engine_ends_what_on_done_starts_while_it_is_destroyed) {
+  std::atomic<int> ended{0};
+  Solo solo;
+  solo.receive([&](const OpResult&) {
+    ended.fetch_add(1);
+    solo.receive([&](const OpResult& result) {
+      CHECK_EQ(result.status.code(), StatusCode::kCancelled);
+      ended.fetch_add(1);
+    });
+  });
+  solo.owned.reset();
+  CHECK_EQ(ended.load(), 2);
+}
+
+TEST(engine_leaves_nothing_behind) {
+  {
+    Solo warm_up;
+  }
+  const Footprint before = Footprint::now();
+  for (int i = 0; i < 20; ++i) Solo solo;
+  CHECK_EQ(Footprint::now(), before);
+}
+
+TEST(engine_runs_chains_of_operations) {
+  for (const EngineOptions& mode : kModes) {
+    run_ranks(
+        2,
+        [](Rank& self) {
+          Completion done;
+          std::atomic<int> left{2000};
+          std::function<void(const OpResult&)> next = [&](const OpResult& result) {
+            CHECK_OK(result.status);
+            if (left.fetch_sub(1) == 1) return done.set();
+            Request request;
+            request.group = self.group();
+            request.plan = signed_plan(plan_barrier(self.rank(), self.size()), OpKind::kBarrier);
+            request.sequence = self.group()->next_sequence();
+            request.deadline = Deadline::after(std::chrono::seconds(10));
+            request.on_done = next;
+            self.engine().submit(std::move(request));
+          };
+          next({});
+          CHECK(self.engine().wait(done, Deadline::after(std::chrono::seconds(15))));
+        },
+        mode);
+  }
+}
+
+TEST(engine_moves_bytes_when_nobody_waits) {
+  for (const EngineOptions& mode : kModes) {
+    run_ranks(
+        2,
+        [](Rank& self) {
+          std::vector<std::byte> out = pattern_bytes(self.rank(), 0, 3 << 20);
+          std::vector<std::byte> in(out.size());
+          std::vector<Pieces> input(2), output(2);
+          input[1 - self.rank()] = piece(out);
+          output[1 - self.rank()] = piece(in);
+          for (int round = 0; round < 5; ++round) {
+            const auto handle = self.start(
+                signed_plan(plan_all_to_all(self.rank(), input, output), OpKind::kAllToAll));
+            const Deadline limit = Deadline::after(std::chrono::seconds(10));
+            while (!handle->completion.is_set()) {
+              CHECK(!limit.passed(now_ns()));
+              std::this_thread::sleep_for(std::chrono::microseconds(200));
+            }
+            CHECK_OK(handle->result.status);
+            CHECK(in == pattern_bytes(1 - self.rank(), 0, in.size()));
+          }
+        },
+        mode);
+  }
+}
+
+// A rank that waits for a slow one sleeps; the bound is generous for a busy machine.
+TEST(engine_waits_without_burning_a_core) {
+  for (const EngineOptions& mode : kModes) {
+    for (const size_t bytes : {size_t{0}, size_t{1} << 20}) {
+      RankProcesses ranks(
+          2,
+          [bytes](Rank& self, SharedStore&) {
+            std::vector<std::byte> out(bytes), in(bytes);
+            std::vector<Pieces> input(2), output(2);
+            input[1 - self.rank()] = piece(out);
+            output[1 - self.rank()] = piece(in);
+            CHECK_OK(self.barrier());
+            const auto before = cpu_time();
+            if (self.rank() == 1) std::this_thread::sleep_for(milliseconds(600));
+            CHECK_OK(self.run(
+                signed_plan(plan_all_to_all(self.rank(), input, output), OpKind::kAllToAll)));
+            CHECK_LT((cpu_time() - before).count(), 200'000'000);
+          },
+          mode);
+      ranks.expect_success();
+    }
+  }
+}
+
+TEST(engine_with_open_work_and_no_caller_sleeps_too) {
+  for (const EngineOptions& mode : kModes) {
+    Solo solo(mode);
+    solo.receive([](const OpResult&) {});
+    const auto before = cpu_time();
+    std::this_thread::sleep_for(milliseconds(500));
+    CHECK_LT((cpu_time() - before).count(), 100'000'000);
+  }
+}
+
+TEST(engine_counts_bytes_by_operation_and_priority) {
+  run_ranks(2, [](Rank& self) {
+    std::vector<std::byte> out(300'000), in(300'000), local(50), local_to(50);
+    std::vector<Pieces> input(2), output(2);
+    input[1 - self.rank()] = piece(out);
+    output[1 - self.rank()] = piece(in);
+    input[self.rank()] = piece(local);
+    output[self.rank()] = piece(local_to);
+    for (const Priority priority : {Priority::kUrgent, Priority::kUrgent, Priority::kLow}) {
+      CHECK_OK(self.finish(*self.start(
+          signed_plan(plan_all_to_all(self.rank(), input, output), OpKind::kAllToAll), priority)));
+    }
+    const std::vector<OpStatistics> cells = self.engine().statistics().snapshot();
+    CHECK_EQ(cells.size(), 2u);
+    for (const OpStatistics& cell : cells) {
+      CHECK_EQ(cell.op, OpKind::kAllToAll);
+      const uint64_t calls = cell.priority == Priority::kUrgent ? 2 : 1;
+      CHECK_EQ(cell.bytes_sent, calls * 300'000);
+      CHECK_EQ(cell.bytes_received, calls * 300'000);
+    }
+    self.engine().statistics().reset();
+    CHECK(self.engine().statistics().snapshot().empty());
+    CHECK_OK(self.barrier());
+  });
+}
+
+}  // namespace
+}  // namespace freescale::testing

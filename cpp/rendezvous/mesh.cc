@@ -14,6 +14,7 @@
 #include <mutex>
 #include <new>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "cpp/base/random.h"
@@ -123,8 +124,14 @@ Status MeshCore::start() {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
+  Status started;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    started = Status::from_errno("starting the thread of the mesh", error.code().value());
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started.ok()) return started;
   pthread_setname_np(thread_.native_handle(), "freescale-mesh");
   return {};
 }

@@ -95,8 +95,11 @@ Result<UniqueFd> connect_unix(const std::string& name, Deadline deadline) {
                  address.bytes) != 0) {
     const int error = errno;
     // EAGAIN: the backlog is full; a Unix socket offers nothing to poll for that.
-    if ((error != EAGAIN && error != EINTR) || deadline.passed(now_ns())) {
+    if (error != EAGAIN && error != EINTR) {
       return Status::from_errno("connecting to a Unix socket", error);
+    }
+    if (deadline.passed(now_ns())) {
+      return Status::timed_out("Timed out connecting to a Unix socket, whose backlog is full");
     }
     usleep(1000);
   }

@@ -110,13 +110,13 @@ void Backend::give_up(const Call& call, const std::exception& error) {
                            exception_text(error));
 }
 
-Request Backend::make_request(const Call& call, Plan plan, uint64_t layout, uint32_t tag) const {
+Request Backend::make_request(const Call& call, Plan plan, const Layout& layout, uint32_t tag) const {
   Request request;
   request.group = context_->group();
   request.plan = std::move(plan);
   request.plan.signature.op = call.site.op;
   request.plan.signature.set_dtype(dtype_name(call.dtype));
-  request.plan.signature.layout = layout;
+  request.plan.signature.layout = layout.pack();
   request.sequence = call.site.sequence;
   request.tag = tag;
   request.priority = call.priority;
@@ -126,7 +126,7 @@ Request Backend::make_request(const Call& call, Plan plan, uint64_t layout, uint
   return request;
 }
 
-c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, uint64_t layout, uint32_t tag,
+c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layout& layout, uint32_t tag,
                                          Operands operands, Staging staging,
                                          const Submit& submit) {
   const std::shared_ptr<ProcessEngine> process = usable_process(call.site);
@@ -143,7 +143,7 @@ c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, uint64_t l
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, uint64_t layout,
+c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, const Layout& layout,
                                                  Operands operands, Staging staging) {
   return launch(call, std::move(plan), layout, /*tag=*/0, std::move(operands), std::move(staging),
                 [](Engine& engine, Request request) { engine.submit(std::move(request)); });

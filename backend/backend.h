@@ -21,6 +21,7 @@
 #include "backend/reduction_steps.h"
 #include "backend/staging.h"
 #include "backend/work.h"
+#include "cpp/scheduler/layout.h"
 
 namespace freescale {
 
@@ -142,12 +143,12 @@ class Backend final : public c10d::Backend {
                                             Body body);
   void give_up(const Call& call, const std::exception& error);
 
-  // Starts one exchange. `layout` is a digest of what the ranks must agree on beside operation,
-  // dtype and sizes.
-  c10::intrusive_ptr<c10d::Work> exchange(const Call& call, Plan plan, uint64_t layout,
+  // Start a collective of one exchange, or of a reduction's steps.
+  c10::intrusive_ptr<c10d::Work> exchange(const Call& call, Plan plan, const Layout& layout,
                                           Operands operands, Staging staging);
   c10::intrusive_ptr<c10d::Work> reduce_by(const Call& call, std::unique_ptr<ReductionSteps> steps,
-                                           uint64_t layout, Operands operands, Staging staging);
+                                           const Layout& layout, Operands operands,
+                                           Staging staging);
   // Point-to-point: there is no number, and so no Backend::collective().
   c10::intrusive_ptr<Work> start_send(const Call& call, int peer, uint32_t tag,
                                       const at::Tensor& tensor);
@@ -161,9 +162,9 @@ class Backend final : public c10d::Backend {
   at::Tensor ask_for_missing(const Call& call, uint32_t tag);
 
   // Makes the Work and the request for it, and submits that.
-  c10::intrusive_ptr<Work> launch(const Call& call, Plan plan, uint64_t layout, uint32_t tag,
+  c10::intrusive_ptr<Work> launch(const Call& call, Plan plan, const Layout& layout, uint32_t tag,
                                   Operands operands, Staging staging, const Submit& submit);
-  Request make_request(const Call& call, Plan plan, uint64_t layout, uint32_t tag) const;
+  Request make_request(const Call& call, Plan plan, const Layout& layout, uint32_t tag) const;
   RecordedGroup recorded_group() const;
 
   ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;

@@ -5,9 +5,14 @@
 #include <c10/util/Exception.h>
 
 namespace freescale {
+namespace {
+
+const std::string kProject = "freescale: ";
+
+}  // namespace
 
 std::ostream& operator<<(std::ostream& stream, const CallSite& site) {
-  stream << "freescale: rank " << site.rank << ": " << op_name(site.op);
+  stream << kProject << "rank " << site.rank << ": " << op_name(site.op);
   if (site.sequence != 0) stream << " #" << site.sequence;
   return stream << ": ";
 }
@@ -19,10 +24,11 @@ Status forked_status(const CallSite& site) {
 }
 
 void throw_status(const Status& status) {
-  if (status.code() == StatusCode::kInvalidArgument) {
-    throw C10_BUILD_ERROR(ValueError, status.message());
-  }
-  throw C10_BUILD_ERROR(DistBackendError, status.message());
+  // The engine's messages begin with the rank.
+  const bool is_signed = status.message().rfind(kProject, 0) == 0;
+  const std::string text = is_signed ? status.message() : kProject + status.message();
+  if (status.code() == StatusCode::kInvalidArgument) throw C10_BUILD_ERROR(ValueError, text);
+  throw C10_BUILD_ERROR(DistBackendError, text);
 }
 
 std::exception_ptr make_exception(const Status& status) {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "backend/backend.h"
-#include "backend/layout_digest.h"
 #include "backend/tensor_lists.h"
 #include "backend/validate.h"
 #include "cpp/collectives/collectives.h"
+#include "cpp/scheduler/layout.h"
 
 namespace freescale {
 namespace {
@@ -29,13 +29,9 @@ std::vector<Pieces> inputs_per_rank(Staging& staging, const std::vector<at::Tens
   return piece_per_rank(inputs, [&](const at::Tensor& tensor) { return staging.input(tensor); });
 }
 
-// Ranks must agree on the number of coalesced tensors and on the dtype of each.
-uint64_t coalesced_layout(const std::vector<at::Tensor>& tensors) {
-  std::vector<uint64_t> facts = {tensors.size()};
-  for (const at::Tensor& tensor : tensors) {
-    facts.push_back(static_cast<uint64_t>(tensor.scalar_type()));
-  }
-  return layout_digest(facts);
+// Ranks must agree on the number of coalesced tensors; sizes and dtypes show in the messages.
+Layout coalesced_layout(const std::vector<at::Tensor>& tensors) {
+  return {.tensors = static_cast<int>(tensors.size())};
 }
 
 void check_list_per_rank(const CallSite& site, const std::vector<at::Tensor>& outputs,
@@ -64,7 +60,7 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Te
         Plan plan = plan_all_to_all(rank_, split_buffer(staging.input(input).data, sent),
                                     split_buffer(staging.output(output).data, received));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), 0, {{input}, {output}, input_splits, output_splits},
+        return exchange(call, std::move(plan), {}, {{input}, {output}, input_splits, output_splits},
                         std::move(staging));
       });
 }
@@ -83,7 +79,7 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
         Plan plan = plan_all_to_all(rank_, inputs_per_rank(staging, inputs),
                                     outputs_per_rank(staging, outputs));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), 0, {inputs, outputs, {}, {}}, std::move(staging));
+        return exchange(call, std::move(plan), {}, {inputs, outputs, {}, {}}, std::move(staging));
       });
 }
 
@@ -103,7 +99,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
         const Segment input = staging.input(inputs[0]);
         Plan plan = plan_all_gather(rank_, {input}, outputs_per_rank(staging, outputs[0]));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), 0, {inputs, outputs[0], {}, {}},
+        return exchange(call, std::move(plan), {}, {inputs, outputs[0], {}, {}},
                         std::move(staging));
       });
 }
@@ -124,7 +120,7 @@ c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::
         for (int rank = 0; rank < size_; ++rank) parts.push_back({equal_part(whole, rank, size_)});
         Plan plan = plan_all_gather(rank_, {staging.input(input)}, std::move(parts));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), 0, {{input}, {output}, {}, {}}, std::move(staging));
+        return exchange(call, std::move(plan), {}, {{input}, {output}, {}, {}}, std::move(staging));
       });
 }
 
@@ -209,7 +205,7 @@ c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tenso
           check_output(call.site, tensors[0], "the tensor");
           buffer = staging.output(tensors[0]);
         }
-        return exchange(call, plan_broadcast(rank_, size_, root, {buffer}), layout_digest({static_cast<uint64_t>(root)}),
+        return exchange(call, plan_broadcast(rank_, size_, root, {buffer}), Layout{.root = root},
                         {tensors, tensors, {}, {}}, std::move(staging));
       });
 }
@@ -235,7 +231,7 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs
         Plan plan =
             plan_scatter(rank_, root, std::move(input), {staging.output(outputs[0])});
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), layout_digest({static_cast<uint64_t>(root)}),
+        return exchange(call, std::move(plan), Layout{.root = root},
                         {mine, outputs, {}, {}}, std::move(staging));
       });
 }
@@ -255,7 +251,7 @@ c10::intrusive_ptr<c10d::Work> Backend::gather(std::vector<std::vector<at::Tenso
         const Segment input = staging.input(inputs[0]);
         Plan plan = plan_gather(rank_, root, {input}, outputs_per_rank(staging, mine));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), layout_digest({static_cast<uint64_t>(root)}),
+        return exchange(call, std::move(plan), Layout{.root = root},
                         {inputs, mine, {}, {}}, std::move(staging));
       });
 }
@@ -282,7 +278,7 @@ c10::intrusive_ptr<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, a
         check_memory(call.site, plan);
         std::vector<at::Tensor> outputs;
         if (rank_ == root) outputs.push_back(output);
-        return exchange(call, std::move(plan), layout_digest({static_cast<uint64_t>(root)}),
+        return exchange(call, std::move(plan), Layout{.root = root},
                         {{input}, std::move(outputs), {}, {}}, std::move(staging));
       });
 }
@@ -291,7 +287,7 @@ c10::intrusive_ptr<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, a
 c10::intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
   return collective(OpKind::kBarrier, c10::ScalarType::Undefined, options.timeout, options.asyncOp,
                     [&](const Call& call) {
-                      return exchange(call, plan_barrier(rank_, size_), 0, {}, {});
+                      return exchange(call, plan_barrier(rank_, size_), {}, {}, {});
                     });
 }
 

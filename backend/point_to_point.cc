@@ -11,7 +11,7 @@ c10::intrusive_ptr<Work> Backend::start_send(const Call& call, int peer, uint32_
                                              const at::Tensor& tensor) {
   Staging staging;
   Plan plan = plan_send(peer, {staging.input(tensor)});
-  return launch(call, std::move(plan), /*layout=*/0, tag, {{tensor}, {}, {}, {}},
+  return launch(call, std::move(plan), /*layout=*/{}, tag, {{tensor}, {}, {}, {}},
                 std::move(staging),
                 [](Engine& engine, Request request) { engine.submit(std::move(request)); });
 }
@@ -20,7 +20,7 @@ c10::intrusive_ptr<Work> Backend::start_receive(const Call& call, int peer, uint
                                                 const at::Tensor& tensor) {
   Staging staging;
   Plan plan = plan_receive(peer, {staging.output(tensor)});
-  return launch(call, std::move(plan), /*layout=*/0, tag, {{}, {tensor}, {}, {}},
+  return launch(call, std::move(plan), /*layout=*/{}, tag, {{}, {tensor}, {}, {}},
                 std::move(staging),
                 [](Engine& engine, Request request) { engine.submit(std::move(request)); });
 }

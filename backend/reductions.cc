@@ -1,10 +1,10 @@
 // The collectives that combine: an exchange and a local reduction in rank order, by blocks.
 
+#include <numeric>
 #include <utility>
 
 #include "backend/backend.h"
 #include "backend/dtype.h"
-#include "backend/layout_digest.h"
 #include "backend/plain_dispatch.h"
 #include "backend/reduction_pipeline.h"
 #include "backend/tensor_lists.h"
@@ -26,16 +26,6 @@ std::byte* contribution(Staging& staging, const Segment& input, c10::ScalarType 
   const at::Tensor product = premultiply(view, reduction);
   staging.keep(product);
   return static_cast<std::byte*>(product.mutable_data_ptr());
-}
-
-// Ranks must agree on what is reduced how; the sizes of single messages do not show all of it, as
-// each is only one block.
-uint64_t reduction_layout(Reduction reduction, int root, size_t tensors,
-                          const std::vector<int64_t>& elements) {
-  std::vector<uint64_t> facts = {static_cast<uint64_t>(reduction), static_cast<uint64_t>(root),
-                                 tensors};
-  facts.insert(facts.end(), elements.begin(), elements.end());
-  return layout_digest(facts);
 }
 
 // The parts of all `tensors` for one rank after the other: [rank][tensor], not [tensor][rank].
@@ -73,7 +63,7 @@ ReductionTask Backend::reduction_task(const Call& call, const c10d::ReduceOp& re
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_by(const Call& call,
                                                   std::unique_ptr<ReductionSteps> steps,
-                                                  uint64_t layout, Operands operands,
+                                                  const Layout& layout, Operands operands,
                                                   Staging staging) {
   const auto submit = [&steps](Engine& engine, Request request) {
     std::function<void(const OpResult&)> on_done = std::exchange(request.on_done, nullptr);
@@ -95,7 +85,7 @@ c10::intrusive_ptr<c10d::Work> Backend::all_reduce_flat(const Call& call,
   const int64_t elements = elements_in(memory, call.dtype);
   std::byte* const input = contribution(staging, memory, call.dtype, reduction);
   return reduce_by(call, all_reduce_steps(task, input, memory.data, elements),
-                   reduction_layout(reduction.op_, 0, tensors.size(), {elements}),
+                   {-1, reduction.op_, static_cast<int>(tensors.size()), elements},
                    {tensors, tensors, {}, {}}, std::move(staging));
 }
 
@@ -140,7 +130,7 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
         const int64_t elements = elements_in(memory, call.dtype);
         std::byte* const input = contribution(staging, memory, call.dtype, options.reduceOp);
         return reduce_by(call, reduce_steps(task, root, input, memory.data, elements),
-                         reduction_layout(options.reduceOp.op_, root, 1, {elements}),
+                         {root, options.reduceOp.op_, 1, elements},
                          {tensors, tensors, {}, {}}, std::move(staging));
       });
 }
@@ -161,7 +151,8 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
     memory.push_back(contribution(staging, input, call.dtype, reduction));
     elements.push_back(elements_in(input, call.dtype));
   }
-  const uint64_t layout = reduction_layout(reduction.op_, 0, tensors, elements);
+  const int64_t total = std::accumulate(elements.begin(), elements.end(), int64_t{0});
+  const Layout layout{-1, reduction.op_, static_cast<int>(tensors), total};
   return reduce_by(call,
                    reduce_scatter_steps(task, std::move(memory), std::move(elements), output.data),
                    layout, std::move(operands), std::move(staging));

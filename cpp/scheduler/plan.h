@@ -53,7 +53,7 @@ struct Message {
 struct Signature {
   OpKind op = OpKind::kNone;
   std::array<char, 16> dtype{};  // torch's name, e.g. "float32", zero-padded
-  uint64_t layout = 0;           // digest of what else must agree: root, reduction, tensor count
+  uint64_t layout = 0;           // Layout::pack(): what else must agree
 
   void set_dtype(std::string_view name) {
     dtype.fill('\0');

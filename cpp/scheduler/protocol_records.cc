@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpp/scheduler/layout.h"
 #include "cpp/scheduler/protocol.h"
 
 namespace freescale {
@@ -45,7 +46,8 @@ Disagreement compare(const Operation& operation, const Incoming* in, const Peer*
                   "called " + std::string(op_name(mine.op)));
   }
   if (!point_to_point && header.layout != mine.layout) {
-    return differ("gave another root, reduction or number of tensors", "gave its own");
+    return differ("gave " + Layout::unpack(header.layout).describe(),
+                  "gave " + Layout::unpack(mine.layout).describe());
   }
   if (in == nullptr) return differ("sent a message", "awaits none from it");
   const std::string dtype(mine.dtype_name());

@@ -40,9 +40,8 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   Membership& membership = joined.value();
   links_ = std::move(membership.reports);
-  auto group =
-      std::make_shared<Group>(membership.group_id, options_->group_name, rank,
-                              std::move(membership.links), environment_.first_sequence);
+  auto group = std::make_shared<Group>(membership.group_id, options_->group_name, rank,
+                                       std::move(membership.links), environment_.first_sequence);
   process_->add_group(group, count_ranks_on_host(links_));
   context_ = std::make_shared<GroupContext>(std::move(group), process_);
   init();
@@ -110,7 +109,8 @@ void Backend::give_up(const Call& call, const std::exception& error) {
                            exception_text(error));
 }
 
-Request Backend::make_request(const Call& call, Plan plan, const Layout& layout, uint32_t tag) const {
+Request Backend::make_request(const Call& call, Plan plan, const Layout& layout,
+                              uint32_t tag) const {
   Request request;
   request.group = context_->group();
   request.plan = std::move(plan);
@@ -126,12 +126,11 @@ Request Backend::make_request(const Call& call, Plan plan, const Layout& layout,
   return request;
 }
 
-c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layout& layout, uint32_t tag,
-                                         Operands operands, Staging staging,
+c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layout& layout,
+                                         uint32_t tag, Operands operands, Staging staging,
                                          const Submit& submit) {
   const std::shared_ptr<ProcessEngine> process = usable_process(call.site);
-  auto work =
-      c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging));
+  auto work = c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging));
   note_coalesced(work);
   Request request = make_request(call, std::move(plan), layout, tag);
   request.on_done = [work](const OpResult& result) { work->complete(result); };

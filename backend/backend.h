@@ -100,9 +100,9 @@ class Backend final : public c10d::Backend {
       std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(
-      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
@@ -191,7 +191,7 @@ class Backend final : public c10d::Backend {
   std::vector<LinkReport> links_;
   std::shared_ptr<GroupContext> context_;
 
-  mutable std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;                // guards the rest
   std::shared_ptr<ProcessEngine> process_;  // null once closed
   std::string close_reason_;
   // The batch between startCoalescing() and endCoalescing(), and the thread that opened it.

@@ -87,8 +87,8 @@ uint64_t BatchWork::getSequencenumber() const {
 
 c10::intrusive_ptr<c10::ivalue::Future> BatchWork::getFuture() {
   std::call_once(future_made_, [this] {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()));
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     if (works_.empty()) {
       future_->markCompleted(c10::IValue(std::vector<at::Tensor>()));
     } else {

@@ -18,8 +18,8 @@ Number parse_number(std::string_view name, std::string_view text, Number least) 
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size() && value >= least,
-                    "freescale: ", name, "=\"", text, "\" in the environment is not a whole number of ",
-                    least, " or more");
+                    "freescale: ", name, "=\"", text,
+                    "\" in the environment is not a whole number of ", least, " or more");
   return value;
 }
 
@@ -57,7 +57,8 @@ const Variable& find_variable(std::string_view name) {
     if (!known.empty()) known += ", ";
     known += variable.name;
   }
-  TORCH_CHECK_VALUE(false, "freescale: ", name, " in the environment is not known; there are ", known);
+  TORCH_CHECK_VALUE(false, "freescale: ", name, " in the environment is not known; there are ",
+                    known);
 }
 
 }  // namespace

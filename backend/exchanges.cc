@@ -69,8 +69,7 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
                                                  std::vector<at::Tensor>& inputs,
                                                  const c10d::AllToAllOptions& options) {
   return collective(
-      OpKind::kAllToAll, dtype_of(inputs), options.timeout, options.asyncOp,
-      [&](const Call& call) {
+      OpKind::kAllToAll, dtype_of(inputs), options.timeout, options.asyncOp, [&](const Call& call) {
         check_count(call.site, "inputs", inputs.size(), size_, "the size of the group is");
         check_tensors(call.site, inputs, "an input");
         check_dtypes(call.site, inputs, "an input", call.dtype, "input 0");
@@ -106,22 +105,23 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
 
 c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                         const c10d::AllgatherOptions& options) {
-  return collective(
-      OpKind::kAllGatherIntoTensor, dtype_of(input), options.timeout, options.asyncOp,
-      [&](const Call& call) {
-        check_tensor(call.site, input, "the input");
-        check_output(call.site, output, "the output");
-        check_dtype(call.site, output, "the output", call.dtype, "the input");
-        check_elements(call.site, "the output", output.numel(), input.numel() * size_,
-                       "the inputs of all ranks have");
-        Staging staging;
-        const Segment whole = staging.output(output);
-        std::vector<Pieces> parts;
-        for (int rank = 0; rank < size_; ++rank) parts.push_back({equal_part(whole, rank, size_)});
-        Plan plan = plan_all_gather(rank_, {staging.input(input)}, std::move(parts));
-        check_memory(call.site, plan);
-        return exchange(call, std::move(plan), {}, {{input}, {output}, {}, {}}, std::move(staging));
-      });
+  return collective(OpKind::kAllGatherIntoTensor, dtype_of(input), options.timeout, options.asyncOp,
+                    [&](const Call& call) {
+                      check_tensor(call.site, input, "the input");
+                      check_output(call.site, output, "the output");
+                      check_dtype(call.site, output, "the output", call.dtype, "the input");
+                      check_elements(call.site, "the output", output.numel(), input.numel() * size_,
+                                     "the inputs of all ranks have");
+                      Staging staging;
+                      const Segment whole = staging.output(output);
+                      std::vector<Pieces> parts;
+                      for (int rank = 0; rank < size_; ++rank)
+                        parts.push_back({equal_part(whole, rank, size_)});
+                      Plan plan = plan_all_gather(rank_, {staging.input(input)}, std::move(parts));
+                      check_memory(call.site, plan);
+                      return exchange(call, std::move(plan), {}, {{input}, {output}, {}, {}},
+                                      std::move(staging));
+                    });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
@@ -165,8 +165,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(
       [&](const Call& call) {
         check_tensors(call.site, inputs, "an input");
         check_outputs(call.site, outputs, "an output");
-        check_count(call.site, "outputs", outputs.size(), inputs.size(),
-                    "the number of inputs is");
+        check_count(call.site, "outputs", outputs.size(), inputs.size(), "the number of inputs is");
         check_strided_overlap(call.site, outputs);
         Staging staging;
         Pieces input;
@@ -214,8 +213,7 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs
                                                 std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ScatterOptions& options) {
   return collective(
-      OpKind::kScatter, dtype_of(outputs), options.timeout, options.asyncOp,
-      [&](const Call& call) {
+      OpKind::kScatter, dtype_of(outputs), options.timeout, options.asyncOp, [&](const Call& call) {
         check_root(call.site, options.rootRank, size_);
         check_count(call.site, "outputs", outputs.size(), 1, "the number of outputs must be");
         check_output(call.site, outputs[0], "the output");
@@ -228,11 +226,10 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs
           check_dtypes(call.site, mine, "an input", call.dtype, "the output");
         }
         std::vector<Pieces> input = inputs_per_rank(staging, mine);
-        Plan plan =
-            plan_scatter(rank_, root, std::move(input), {staging.output(outputs[0])});
+        Plan plan = plan_scatter(rank_, root, std::move(input), {staging.output(outputs[0])});
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), Layout{.root = root},
-                        {mine, outputs, {}, {}}, std::move(staging));
+        return exchange(call, std::move(plan), Layout{.root = root}, {mine, outputs, {}, {}},
+                        std::move(staging));
       });
 }
 
@@ -251,8 +248,8 @@ c10::intrusive_ptr<c10d::Work> Backend::gather(std::vector<std::vector<at::Tenso
         const Segment input = staging.input(inputs[0]);
         Plan plan = plan_gather(rank_, root, {input}, outputs_per_rank(staging, mine));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), Layout{.root = root},
-                        {inputs, mine, {}, {}}, std::move(staging));
+        return exchange(call, std::move(plan), Layout{.root = root}, {inputs, mine, {}, {}},
+                        std::move(staging));
       });
 }
 
@@ -285,10 +282,9 @@ c10::intrusive_ptr<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, a
 #endif
 
 c10::intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
-  return collective(OpKind::kBarrier, c10::ScalarType::Undefined, options.timeout, options.asyncOp,
-                    [&](const Call& call) {
-                      return exchange(call, plan_barrier(rank_, size_), {}, {}, {});
-                    });
+  return collective(
+      OpKind::kBarrier, c10::ScalarType::Undefined, options.timeout, options.asyncOp,
+      [&](const Call& call) { return exchange(call, plan_barrier(rank_, size_), {}, {}, {}); });
 }
 
 }  // namespace freescale

@@ -29,8 +29,8 @@ class GroupContext {
   void note_failure(const Status& status) {
     const bool late = status.code() == StatusCode::kTimedOut;
     c10d::ErrorType none = c10d::ErrorType::SUCCESS;
-    error_.compare_exchange_strong(
-        none, late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR);
+    error_.compare_exchange_strong(none,
+                                   late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR);
   }
   c10d::ErrorType error() const { return error_.load(); }
 

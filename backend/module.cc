@@ -1,10 +1,10 @@
 // The Python module freescale_pg._C. The only file that knows pybind11.
 
+#include <tuple>
+
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
-
-#include <tuple>
 
 #include "backend/backend.h"
 #include "backend/interpreter.h"
@@ -102,8 +102,8 @@ void bind_backend(py::module_& module) {
 void bind_statistics(py::module_& module) {
   py::class_<OpStatistics>(module, "OpStatistics", "Totals of one operation at one priority.")
       .def_property_readonly("op", [](const OpStatistics& row) { return op_name(row.op); })
-      .def_property_readonly(
-          "priority", [](const OpStatistics& row) { return static_cast<int>(row.priority); })
+      .def_property_readonly("priority",
+                             [](const OpStatistics& row) { return static_cast<int>(row.priority); })
       .def_readonly("calls", &OpStatistics::calls)
       .def_readonly("bytes_sent", &OpStatistics::bytes_sent)
       .def_readonly("bytes_received", &OpStatistics::bytes_received)

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <optional>
 
-#include <torch/version.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include "cpp/base/priority.h"
 

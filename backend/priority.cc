@@ -26,9 +26,10 @@ OpKind parse_op(std::string_view text, std::string_view rule) {
   for (int i = 1; i < kOps; ++i) {
     if (op_name(static_cast<OpKind>(i)) == text) return static_cast<OpKind>(i);
   }
-  TORCH_CHECK_VALUE(
-      false, "freescale: FREESCALE_POLICY: no operation \"", text, "\" in \"", rule, "\"; there are ",
-      known_names(kOps - 1, [](int i) { return op_name(static_cast<OpKind>(i + 1)); }));
+  TORCH_CHECK_VALUE(false, "freescale: FREESCALE_POLICY: no operation \"", text, "\" in \"", rule,
+                    "\"; there are ", known_names(kOps - 1, [](int i) {
+                      return op_name(static_cast<OpKind>(i + 1));
+                    }));
 }
 
 std::string parse_dtype(std::string_view text, std::string_view rule) {
@@ -43,9 +44,10 @@ Priority parse_priority(std::string_view text, std::string_view rule) {
   for (int level = 0; level < kPriorityLevels; ++level) {
     if (priority_name(priority_of_level(level)) == text) return priority_of_level(level);
   }
-  TORCH_CHECK_VALUE(
-      false, "freescale: FREESCALE_POLICY: no priority \"", text, "\" in \"", rule, "\"; there are ",
-      known_names(kPriorityLevels, [](int i) { return priority_name(priority_of_level(i)); }));
+  TORCH_CHECK_VALUE(false, "freescale: FREESCALE_POLICY: no priority \"", text, "\" in \"", rule,
+                    "\"; there are ", known_names(kPriorityLevels, [](int i) {
+                      return priority_name(priority_of_level(i));
+                    }));
 }
 
 }  // namespace

@@ -88,8 +88,7 @@ std::shared_ptr<ProcessEngine> ProcessEngine::acquire(const BackendOptions& opti
 }
 
 ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& environment)
-    : fork_generation_(fork_generation.load()),
-      aging_(choose_aging(options, environment)) {
+    : fork_generation_(fork_generation.load()), aging_(choose_aging(options, environment)) {
   Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
   if (!mesh.ok()) throw_status(mesh.status());
   mesh_ = std::move(mesh.value());

@@ -38,14 +38,29 @@ void combine(Reduction reduction, at::Tensor& out, const at::Tensor& a, const at
   switch (reduction) {
     case Reduction::SUM:
     case Reduction::AVG:
-    case Reduction::PREMUL_SUM: at::add_out(out, a, b); return;
-    case Reduction::PRODUCT: at::mul_out(out, a, b); return;
-    case Reduction::MIN: at::minimum_out(out, a, b); return;
-    case Reduction::MAX: at::maximum_out(out, a, b); return;
-    case Reduction::BAND: at::bitwise_and_out(out, a, b); return;
-    case Reduction::BOR: at::bitwise_or_out(out, a, b); return;
-    case Reduction::BXOR: at::bitwise_xor_out(out, a, b); return;
-    case Reduction::UNUSED: break;
+    case Reduction::PREMUL_SUM:
+      at::add_out(out, a, b);
+      return;
+    case Reduction::PRODUCT:
+      at::mul_out(out, a, b);
+      return;
+    case Reduction::MIN:
+      at::minimum_out(out, a, b);
+      return;
+    case Reduction::MAX:
+      at::maximum_out(out, a, b);
+      return;
+    case Reduction::BAND:
+      at::bitwise_and_out(out, a, b);
+      return;
+    case Reduction::BOR:
+      at::bitwise_or_out(out, a, b);
+      return;
+    case Reduction::BXOR:
+      at::bitwise_xor_out(out, a, b);
+      return;
+    case Reduction::UNUSED:
+      break;
   }
   TORCH_CHECK(false, "no such reduction: ", static_cast<int>(reduction));
 }
@@ -94,12 +109,15 @@ bool RankOrderReducer::supports(Reduction reduction, c10::ScalarType dtype) {
 bool RankOrderReducer::accumulates_in_float(size_t ranks) const {
   if (!at::isReducedFloatingType(dtype_)) return false;
   switch (reduction_) {
-    case Reduction::AVG: return true;
+    case Reduction::AVG:
+      return true;
     // One operation: ATen computes it in float32 and rounds once anyway.
     case Reduction::SUM:
     case Reduction::PREMUL_SUM:
-    case Reduction::PRODUCT: return ranks > 2;
-    default: return false;
+    case Reduction::PRODUCT:
+      return ranks > 2;
+    default:
+      return false;
   }
 }
 

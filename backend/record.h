@@ -36,8 +36,7 @@ void record_call(const Call& call, const Operands& operands, bool point_to_point
     return elements;
   };
   const RecordedGroup recorded = group();
-  const auto sequence =
-      std::make_tuple(static_cast<int64_t>(call.site.sequence), point_to_point);
+  const auto sequence = std::make_tuple(static_cast<int64_t>(call.site.sequence), point_to_point);
 #ifdef RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP  // torch 2.12 and later
   RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(
       sequence, std::make_tuple(recorded.name, recorded.description), operands.inputs,
@@ -49,8 +48,7 @@ void record_call(const Call& call, const Operands& operands, bool point_to_point
                           operands.inputs, operands.outputs, call.site.rank,
                           std::string(op_name(call.site.op)), count(operands.inputs),
                           count(operands.outputs), call.dtype, operands.input_splits,
-                          operands.output_splits, recorded.first, recorded.stride,
-                          recorded.size);
+                          operands.output_splits, recorded.first, recorded.stride, recorded.size);
 #endif
   submit();
 }

@@ -129,8 +129,8 @@ class OneExchangeAllReduce final : public StepsWithScratch {
 // Each rank combines one slice of each block (stage 0) and gives it to all (stage 1).
 class BlockedAllReduce final : public StepsWithScratch {
  public:
-  BlockedAllReduce(const ReductionTask& task, std::byte* input, std::byte* output,
-                   int64_t elements, int64_t slice)
+  BlockedAllReduce(const ReductionTask& task, std::byte* input, std::byte* output, int64_t elements,
+                   int64_t slice)
       : StepsWithScratch(task, slice, kBlocksInFlight),
         input_(input),
         output_(output),
@@ -257,8 +257,8 @@ class ScatterReduce final : public StepsWithScratch {
 // Elements per slice, a multiple of kSliceAlignment, for a rank that combines `longest` in all.
 int64_t slice_elements(const ReductionTask& task, int64_t longest) {
   const auto most = static_cast<int64_t>(slice_bytes(task.size) / task.element_bytes());
-  const int64_t steps = std::clamp<int64_t>(ceil_divide(longest, kSliceAlignment), 1,
-                                            most / kSliceAlignment);
+  const int64_t steps =
+      std::clamp<int64_t>(ceil_divide(longest, kSliceAlignment), 1, most / kSliceAlignment);
   return steps * kSliceAlignment;
 }
 

@@ -55,8 +55,8 @@ void check_reduced_tensors(const CallSite& site, const std::vector<at::Tensor>& 
 }  // namespace
 
 ReductionTask Backend::reduction_task(const Call& call, const c10d::ReduceOp& reduction) const {
-  TORCH_CHECK_VALUE(RankOrderReducer::supports(reduction.op_, call.dtype), call.site,
-                    "ReduceOp.", reduction_name(reduction.op_), " is not defined for dtype ",
+  TORCH_CHECK_VALUE(RankOrderReducer::supports(reduction.op_, call.dtype), call.site, "ReduceOp.",
+                    reduction_name(reduction.op_), " is not defined for dtype ",
                     dtype_name(call.dtype));
   return {rank_, size_, reduction.op_, call.dtype};
 }
@@ -91,12 +91,12 @@ c10::intrusive_ptr<c10d::Work> Backend::all_reduce_flat(const Call& call,
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const c10d::AllreduceOptions& options) {
-  return collective(
-      OpKind::kAllReduce, dtype_of(tensors), options.timeout, options.asyncOp,
-      [&](const Call& call) {
-        check_count(call.site, "tensors", tensors.size(), 1, "the number of tensors must be");
-        return all_reduce_flat(call, tensors, options.reduceOp);
-      });
+  return collective(OpKind::kAllReduce, dtype_of(tensors), options.timeout, options.asyncOp,
+                    [&](const Call& call) {
+                      check_count(call.site, "tensors", tensors.size(), 1,
+                                  "the number of tensors must be");
+                      return all_reduce_flat(call, tensors, options.reduceOp);
+                    });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors,
@@ -106,12 +106,12 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return collective(
-      OpKind::kAllReduceCoalesced, dtype_of(tensors), options.timeout, options.asyncOp,
-      [&](const Call& call) {
-        TORCH_CHECK_VALUE(!tensors.empty(), call.site, "got 0 tensors but needs at least 1");
-        return all_reduce_flat(call, tensors, options.reduceOp);
-      });
+  return collective(OpKind::kAllReduceCoalesced, dtype_of(tensors), options.timeout,
+                    options.asyncOp, [&](const Call& call) {
+                      TORCH_CHECK_VALUE(!tensors.empty(), call.site,
+                                        "got 0 tensors but needs at least 1");
+                      return all_reduce_flat(call, tensors, options.reduceOp);
+                    });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
@@ -130,8 +130,8 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
         const int64_t elements = elements_in(memory, call.dtype);
         std::byte* const input = contribution(staging, memory, call.dtype, options.reduceOp);
         return reduce_by(call, reduce_steps(task, root, input, memory.data, elements),
-                         {root, options.reduceOp.op_, 1, elements},
-                         {tensors, tensors, {}, {}}, std::move(staging));
+                         {root, options.reduceOp.op_, 1, elements}, {tensors, tensors, {}, {}},
+                         std::move(staging));
       });
 }
 
@@ -158,9 +158,9 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
                    layout, std::move(operands), std::move(staging));
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(
-    std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-    const c10d::ReduceScatterOptions& options) {
+c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                       std::vector<std::vector<at::Tensor>>& inputs,
+                                                       const c10d::ReduceScatterOptions& options) {
   return collective(
       OpKind::kReduceScatter, dtype_of(outputs), options.timeout, options.asyncOp,
       [&](const Call& call) {
@@ -181,22 +181,22 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(
 
 c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return collective(
-      OpKind::kReduceScatterTensor, dtype_of(input), options.timeout, options.asyncOp,
-      [&](const Call& call) {
-        check_tensor(call.site, input, "the input");
-        check_output(call.site, output, "the output");
-        check_dtype(call.site, output, "the output", call.dtype, "the input");
-        check_elements(call.site, "the input", input.numel(), output.numel() * size_,
-                       "the outputs of all ranks have");
-        Staging staging;
-        const Segment whole = staging.input(input);
-        std::vector<Segment> parts;
-        for (int rank = 0; rank < size_; ++rank) parts.push_back(equal_part(whole, rank, size_));
-        const Segment memory = staging.output(output);
-        return scatter_reduced(call, parts, memory, options.reduceOp, 1,
-                               {{input}, {output}, {}, {}}, std::move(staging));
-      });
+  return collective(OpKind::kReduceScatterTensor, dtype_of(input), options.timeout, options.asyncOp,
+                    [&](const Call& call) {
+                      check_tensor(call.site, input, "the input");
+                      check_output(call.site, output, "the output");
+                      check_dtype(call.site, output, "the output", call.dtype, "the input");
+                      check_elements(call.site, "the input", input.numel(), output.numel() * size_,
+                                     "the outputs of all ranks have");
+                      Staging staging;
+                      const Segment whole = staging.input(input);
+                      std::vector<Segment> parts;
+                      for (int rank = 0; rank < size_; ++rank)
+                        parts.push_back(equal_part(whole, rank, size_));
+                      const Segment memory = staging.output(output);
+                      return scatter_reduced(call, parts, memory, options.reduceOp, 1,
+                                             {{input}, {output}, {}, {}}, std::move(staging));
+                    });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(

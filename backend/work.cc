@@ -41,25 +41,43 @@ const char* work_title(OpKind op) {
 c10d::OpType op_type(OpKind op) {
   using c10d::OpType;
   switch (op) {
-    case OpKind::kAllToAllSingle: return OpType::ALLTOALL_BASE;
-    case OpKind::kAllToAll: return OpType::ALLTOALL;
-    case OpKind::kAllGather: return OpType::ALLGATHER;
-    case OpKind::kAllGatherIntoTensor: return OpType::_ALLGATHER_BASE;
-    case OpKind::kAllGatherCoalesced: return OpType::ALLGATHER_COALESCED;
-    case OpKind::kBroadcast: return OpType::BROADCAST;
-    case OpKind::kScatter: return OpType::SCATTER;
-    case OpKind::kGather: return OpType::GATHER;
-    case OpKind::kSend: return OpType::SEND;
-    case OpKind::kRecv: return OpType::RECV;
-    case OpKind::kBarrier: return OpType::BARRIER;
-    case OpKind::kAllReduce: return OpType::ALLREDUCE;
-    case OpKind::kAllReduceCoalesced: return OpType::ALLREDUCE_COALESCED;
-    case OpKind::kReduce: return OpType::REDUCE;
-    case OpKind::kReduceScatter: return OpType::REDUCE_SCATTER;
-    case OpKind::kReduceScatterTensor: return OpType::_REDUCE_SCATTER_BASE;
-    case OpKind::kReduceScatterCoalesced: return OpType::COALESCED;
+    case OpKind::kAllToAllSingle:
+      return OpType::ALLTOALL_BASE;
+    case OpKind::kAllToAll:
+      return OpType::ALLTOALL;
+    case OpKind::kAllGather:
+      return OpType::ALLGATHER;
+    case OpKind::kAllGatherIntoTensor:
+      return OpType::_ALLGATHER_BASE;
+    case OpKind::kAllGatherCoalesced:
+      return OpType::ALLGATHER_COALESCED;
+    case OpKind::kBroadcast:
+      return OpType::BROADCAST;
+    case OpKind::kScatter:
+      return OpType::SCATTER;
+    case OpKind::kGather:
+      return OpType::GATHER;
+    case OpKind::kSend:
+      return OpType::SEND;
+    case OpKind::kRecv:
+      return OpType::RECV;
+    case OpKind::kBarrier:
+      return OpType::BARRIER;
+    case OpKind::kAllReduce:
+      return OpType::ALLREDUCE;
+    case OpKind::kAllReduceCoalesced:
+      return OpType::ALLREDUCE_COALESCED;
+    case OpKind::kReduce:
+      return OpType::REDUCE;
+    case OpKind::kReduceScatter:
+      return OpType::REDUCE_SCATTER;
+    case OpKind::kReduceScatterTensor:
+      return OpType::_REDUCE_SCATTER_BASE;
+    case OpKind::kReduceScatterCoalesced:
+      return OpType::COALESCED;
     case OpKind::kNone:
-    case OpKind::kCount: break;
+    case OpKind::kCount:
+      break;
   }
   return OpType::UNKNOWN;
 }

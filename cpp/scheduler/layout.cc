@@ -35,8 +35,7 @@ uint64_t Layout::pack() const {
 Layout Layout::unpack(uint64_t packed) {
   Layout layout;
   layout.root = static_cast<int>(packed >> kRootShift) - 1;
-  layout.reduction =
-      static_cast<int>((packed >> kReductionShift) & low_bits(kReductionBits)) - 1;
+  layout.reduction = static_cast<int>((packed >> kReductionShift) & low_bits(kReductionBits)) - 1;
   layout.tensors = static_cast<int>((packed >> kTensorShift) & low_bits(kTensorBits));
   layout.elements = static_cast<int64_t>(packed & low_bits(kElementBits));
   return layout;

@@ -1,0 +1,120 @@
+# Generated from the built module by tools/generate_stubs.py (make stubs). Do not edit.
+"""
+The freescale backend of torch.distributed.
+"""
+
+from __future__ import annotations
+import datetime
+import torch._C._distributed_c10d
+import torch.distributed.distributed_c10d
+import typing
+
+__all__: list[str] = [
+    "Backend",
+    "OpStatistics",
+    "Options",
+    "reset_statistics",
+    "set_thread_priority",
+    "statistics",
+]
+
+class Options(torch._C._distributed_c10d.Backend.Options):
+    """
+    Settings of one process group.
+    """
+    def __copy__(self) -> Options: ...
+    def __deepcopy__(self, memo: dict) -> Options: ...
+    def __init__(
+        self,
+        priority: typing.SupportsInt | typing.SupportsIndex = 0,
+        timeout: datetime.timedelta = ...,
+        aging: datetime.timedelta | None = None,
+    ) -> None: ...
+    @property
+    def aging(self) -> datetime.timedelta | None:
+        """
+        How long an operation waits before it climbs one priority level. None: whatever the process has.
+        """
+    @aging.setter
+    def aging(self, arg1: datetime.timedelta | None) -> None: ...
+    @property
+    def priority(self) -> int:
+        """
+        Of the group's collectives where the calling thread sets none, -2 to 2.
+        """
+    @priority.setter
+    def priority(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class Backend(torch._C._distributed_c10d.Backend):
+    """
+    One rank's end of a process group.
+    """
+    def __init__(
+        self,
+        store: torch.distributed.distributed_c10d.Store,
+        rank: typing.SupportsInt | typing.SupportsIndex,
+        size: typing.SupportsInt | typing.SupportsIndex,
+        options: Options,
+    ) -> None:
+        """
+        Connects to the other members; blocks until all are there or the options' timeout has passed.
+        """
+    def _set_default_timeout(self, timeout: datetime.timedelta) -> None:
+        """
+        Sets the timeout of later operations.
+        """
+    def comm_split_count(self) -> int:
+        """
+        How many groups were split off this one.
+        """
+    def get_error(self) -> torch._C._distributed_c10d.ErrorType:
+        """
+        What went wrong first on this group, if anything.
+        """
+    def links(self) -> list[tuple[int, str, str]]:
+        """
+        (rank, transport, why) for every member.
+        """
+    def perform_nocolor_split(self, device: typing.Any) -> None:
+        """
+        Does nothing: ranks outside a split need not take part in it.
+        """
+    @property
+    def options(self) -> Options:
+        """
+        The group's settings.
+        """
+
+class OpStatistics:
+    """
+    Totals of one operation at one priority.
+    """
+    @property
+    def blocked_seconds(self) -> float: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def in_flight_seconds(self) -> float: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+
+def reset_statistics() -> None:
+    """
+    Sets all totals to zero.
+    """
+
+def set_thread_priority(priority: typing.SupportsInt | typing.SupportsIndex | None) -> int | None:
+    """
+    Sets the priority of this thread's calls, or with None takes it back. Returns the previous one.
+    """
+
+def statistics() -> list[OpStatistics]:
+    """
+    Totals of this process by operation and priority.
+    """

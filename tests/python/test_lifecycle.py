@@ -1,0 +1,173 @@
+"""How processes end and fork while groups are alive."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from harness.launch import Launcher
+from harness.rank import open_store
+
+pytestmark = pytest.mark.freescale_only
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group(
+    "freescale",
+    init_method="file://" + sys.argv[1],
+    rank=int(sys.argv[2]),
+    world_size=2,
+)
+total = torch.ones(1)
+dist.all_reduce(total)
+assert float(total) == 2
+"""
+
+
+def run_program(tmp_path: Path, ending: str) -> None:
+    """Runs two plain Python processes to their end, interpreter shutdown included."""
+    source = tmp_path / "program.py"
+    source.write_text(PROGRAM + textwrap.dedent(ending))
+    rendezvous = tmp_path / "rendezvous"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(source), str(rendezvous), str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=80)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        assert process.returncode == 0, f"rank {rank}: {process.returncode}\n{outputs[rank]}"
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "dist.destroy_process_group()",
+        "",
+        # In flight, never waited for.
+        "work = dist.all_reduce(torch.ones(100_000), async_op=True)",
+        # Only this rank calls: the peer exits meanwhile.
+        "if sys.argv[2] == '0': work = dist.all_reduce(torch.ones(9), async_op=True)",
+        # A thread waits while the interpreter goes.
+        """
+        import threading
+        work = dist.barrier(async_op=True) if sys.argv[2] == "0" else None
+        if work is not None:
+            threading.Thread(target=work.wait, daemon=True).start()
+        """,
+        # A callback in Python is pending.
+        """
+        work = dist.all_reduce(torch.ones(9), async_op=True)
+        kept = work.get_future().then(lambda future: future.value()[0] + 1)
+        """,
+    ],
+    ids=["destroyed", "not destroyed", "in flight", "one-sided", "thread waits", "callback"],
+)
+def test_exit(tmp_path: Path, ending: str) -> None:
+    run_program(tmp_path, ending)
+
+
+class Squares(Dataset[int]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+def check_data_loader(rank: int, size: int) -> None:
+    """Worker processes are forked while the group is alive and in use."""
+    loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        seen = 0
+        for batch in loader:
+            total = batch.float().sum()
+            dist.all_reduce(total)
+            seen += int(total)
+        assert seen == size * sum(index * index for index in range(24))
+
+
+def check_forked_child_is_told(rank: int, size: int) -> None:
+    """Links belong to the parent: a fork that uses the group gets an error and harms nobody."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(1))
+            text = "no error"
+        except RuntimeError as error:
+            text = str(error)
+        os.write(writable, text.encode())
+        os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable) as pipe:
+        text = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert "forked" in text, text
+    total = torch.ones(1000)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.full((1000,), float(size)))
+
+
+def check_death_behind_a_fork(rank: int, size: int) -> None:
+    """A child that outlives its parent must not keep the parent's death from being seen."""
+    store = open_store("the child")
+    if rank == 0:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        store.set("process", str(child))
+        os._exit(9)
+    child = int(store.get("process"))
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError, match="rank 0"):
+        dist.all_reduce(torch.ones(1))
+    assert time.monotonic() - begin < 15
+    os.kill(child, signal.SIGKILL)
+
+
+def check_idle_wait(rank: int, size: int) -> float:
+    """CPU seconds that a rank spends on waiting three seconds for another."""
+    dist.barrier()
+    begin = time.process_time()
+    if rank == 1:
+        time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+    return time.process_time() - begin
+
+
+def test_data_loader_workers(launch: Launcher) -> None:
+    # The loader's own resources go when Python collects it.
+    launch(check_data_loader, 2, checks_footprint=False)
+
+
+def test_forked_child_is_told(launch: Launcher) -> None:
+    launch(check_forked_child_is_told, 2)
+
+
+def test_death_of_a_rank_that_has_a_child(launch: Launcher) -> None:
+    launch(check_death_behind_a_fork, 2, dies={0})
+
+
+def test_waiting_costs_no_cpu(launch: Launcher) -> None:
+    assert launch(check_idle_wait, 2)[0] < 0.3

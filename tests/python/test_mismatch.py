@@ -1,0 +1,152 @@
+"""Ranks whose calls do not fit together: an error on each that names rank, op and both values."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.launch import Launcher
+
+pytestmark = pytest.mark.freescale_only
+
+# Floats: inline, and granted by the receiver.
+SMALL, LARGE = 8, 100_000
+
+
+def errors_of(calls: list[Callable[[], object]]) -> str:
+    """The first error among the calls; there must be one.
+
+    A rank that has sent a small message is done with it. It learns from its next collective on
+    the group that the message fitted nowhere.
+    """
+    for call in calls:
+        try:
+            call()
+        except (RuntimeError, ValueError) as error:
+            return str(error)
+    raise AssertionError("no error")
+
+
+def check_mismatch(
+    rank: int, size: int, mine: list[Callable[[int, dist.ProcessGroup], object]], words: list[str]
+) -> None:
+    """Rank 0 calls ``mine[0]``, rank 1 ``mine[1]``, the others as rank 0."""
+    group = dist.new_group()
+    call = mine[1] if rank == 1 else mine[0]
+    message = errors_of([lambda: call(rank, group), lambda: dist.barrier(group)])
+    for word in words:
+        assert re.search(word, message), f"no {word!r} in: {message}"
+    # Each rank names itself and one whose call differs from its own.
+    assert f"rank {rank}" in message, message
+    assert re.search("rank [^1]" if rank == 1 else "rank 1", message), message
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.full((3,), float(size)))
+
+
+def exchange(count: int, dtype: torch.dtype, group: dist.ProcessGroup) -> None:
+    rows = count * dist.get_world_size(group)
+    dist.all_to_all_single(
+        torch.empty(rows, dtype=dtype), torch.ones(rows, dtype=dtype), group=group
+    )
+
+
+def all_float(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    exchange(count, torch.float32, group)
+
+
+def all_int(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    exchange(count, torch.int32, group)
+
+
+def gather(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    size = dist.get_world_size(group)
+    dist.all_gather_into_tensor(torch.empty(count * size), torch.ones(count), group=group)
+
+
+def reduce_with(op: str, count: int, rank: int, group: dist.ProcessGroup) -> None:
+    dist.all_reduce(torch.ones(count), getattr(dist.ReduceOp, op), group=group)
+
+
+def broadcast_from(root: int, count: int, rank: int, group: dist.ProcessGroup) -> None:
+    dist.broadcast(torch.ones(count), root, group=group)
+
+
+def coalesced(tensors: int, count: int, rank: int, group: dist.ProcessGroup) -> None:
+    group.allreduce_coalesced([torch.ones(count) for _ in range(tensors)]).wait()
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("size", [2, 3])
+class TestMismatch:
+    def launch(
+        self, launch: Launcher, size: int, calls: list[Callable[..., object]], words: list[str]
+    ) -> None:
+        launch(check_mismatch, size, calls, words, timeout=30)
+
+    def test_op(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(all_float, count), partial(gather, count)]
+        self.launch(launch, size, calls, ["all_to_all_single", "all_gather_into_tensor"])
+
+    def test_dtype(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(all_float, count), partial(all_int, count)]
+        self.launch(launch, size, calls, ["all_to_all_single", "float32", "int32"])
+
+    def test_size(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(all_float, count), partial(all_float, count + 1)]
+        words = ["all_to_all_single", str(4 * count), str(4 * count + 4)]
+        self.launch(launch, size, calls, words)
+
+    def test_reduction(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(reduce_with, "SUM", count), partial(reduce_with, "MAX", count)]
+        self.launch(launch, size, calls, ["all_reduce"])
+
+    def test_root(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(broadcast_from, 0, count), partial(broadcast_from, 1, count)]
+        self.launch(launch, size, calls, ["broadcast"])
+
+    def test_number_of_tensors(self, launch: Launcher, size: int, count: int) -> None:
+        calls = [partial(coalesced, 2, count), partial(coalesced, 3, count)]
+        self.launch(launch, size, calls, ["all_reduce_coalesced"])
+
+
+def check_message_too_long(rank: int, size: int, count: int) -> None:
+    group = dist.new_group()
+    if rank == 0:
+        calls = [
+            lambda: dist.send(torch.ones(count), 1, group=group),
+            lambda: dist.barrier(group),
+        ]
+    else:
+        calls = [lambda: dist.recv(torch.empty(count - 1), 0, group=group)]
+    if rank == 1 or count == LARGE:
+        message = errors_of(calls)
+        for word in ("rank 0", "rank 1", str(4 * count), str(4 * count - 4)):
+            assert word in message, f"no {word!r} in: {message}"
+    else:
+        dist.send(torch.ones(count), 1, group=group)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE], ids=["small", "large"])
+def test_message_longer_than_its_receive(launch: Launcher, count: int) -> None:
+    launch(check_message_too_long, 2, count, timeout=30)
+
+
+def check_nothing_lands(rank: int, size: int) -> None:
+    """Not a byte of a message that does not fit reaches the output."""
+    for count in (SMALL, LARGE):
+        output = torch.full((count,), 7.0)
+        group = dist.new_group()
+        tensor = torch.zeros(count + 1) if rank == 0 else output
+        errors_of([partial(dist.broadcast, tensor, 0, group=group), partial(dist.barrier, group)])
+        if rank == 1:
+            assert torch.equal(output, torch.full((count,), 7.0))
+    dist.barrier()
+
+
+def test_nothing_of_a_mismatch_lands(launch: Launcher) -> None:
+    launch(check_nothing_lands, 2, timeout=30)

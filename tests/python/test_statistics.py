@@ -1,0 +1,128 @@
+"""What fs.stats() counts."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import freescale_pg as fs
+from harness.launch import Launcher
+
+pytestmark = pytest.mark.freescale_only
+
+
+def row_of(op: str) -> fs.OpStats:
+    rows = [row for row in fs.stats().ops if row.op == op]
+    assert len(rows) == 1, fs.stats()
+    return rows[0]
+
+
+def check_bytes(rank: int, size: int) -> None:
+    fs.reset_stats()
+    assert fs.stats().ops == []
+    others = size - 1
+    for _ in range(3):
+        dist.all_to_all_single(torch.empty(size * 10), torch.ones(size * 10))
+    row = row_of("all_to_all_single")
+    assert row.priority == "NORMAL"
+    assert row.calls == 3
+    # What a rank keeps for itself does not travel: 3 calls of 10 floats to each other rank.
+    assert row.bytes_sent == row.bytes_received == 3 * 10 * 4 * others
+
+    dist.all_gather_into_tensor(torch.empty(size * 7), torch.ones(7))
+    row = row_of("all_gather_into_tensor")
+    assert row.bytes_sent == row.bytes_received == 7 * 4 * others
+
+    dist.broadcast(torch.ones(5), 0)
+    row = row_of("broadcast")
+    assert row.bytes_sent == (5 * 4 * others if rank == 0 else 0)
+    assert row.bytes_received == (0 if rank == 0 else 5 * 4)
+
+    dist.barrier()
+    assert row_of("barrier").bytes_sent == 0
+
+
+def check_each_op_has_its_name(rank: int, size: int) -> None:
+    fs.reset_stats()
+    ones = torch.ones(size)
+    dist.all_reduce(ones)
+    dist.reduce(ones, 0)
+    dist.reduce_scatter_tensor(torch.empty(1), ones)
+    dist.reduce_scatter(torch.empty(1), list(ones.split(1)))
+    dist.all_gather(list(torch.empty(size).split(1)), torch.ones(1))
+    dist.all_to_all(list(torch.empty(size).split(1)), list(ones.split(1)))
+    dist.gather(torch.ones(1), list(torch.empty(size).split(1)) if rank == 0 else None)
+    dist.scatter(torch.empty(1), list(ones.split(1)) if rank == 0 else None)
+    if rank == 0:
+        dist.send(ones, 1)
+    else:
+        dist.recv(ones, 0)
+    names = {row.op: row.calls for row in fs.stats().ops}
+    expected = {
+        *("all_reduce", "reduce", "reduce_scatter_tensor", "reduce_scatter", "all_gather"),
+        *("all_to_all", "gather", "scatter", "send" if rank == 0 else "recv"),
+    }
+    assert names == dict.fromkeys(expected, 1)
+
+
+def check_times(rank: int, size: int) -> None:
+    dist.barrier()
+    fs.reset_stats()
+    if rank == 1:
+        time.sleep(0.5)
+    dist.all_reduce(torch.ones(1))
+    row = row_of("all_reduce")
+    assert row.in_flight_seconds > 0
+    if rank == 0:
+        assert 0.3 < row.blocked_seconds <= row.in_flight_seconds + 0.1
+    else:
+        assert row.blocked_seconds < 0.3
+
+    fs.reset_stats()
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert work is not None
+    while not work.is_completed():
+        time.sleep(0.001)
+    time.sleep(0.3)
+    work.wait()
+    assert row_of("all_reduce").blocked_seconds < 0.3, "nobody was blocked"
+
+
+def check_order(rank: int, size: int) -> None:
+    fs.reset_stats()
+    for level in (fs.Priority.LOW, fs.Priority.URGENT, fs.Priority.NORMAL):
+        with fs.priority(level):
+            dist.all_reduce(torch.ones(1))
+            dist.barrier()
+    assert [(row.priority, row.op) for row in fs.stats().ops] == [
+        (level, op) for level in ("URGENT", "NORMAL", "LOW") for op in ("all_reduce", "barrier")
+    ]
+
+
+def check_after_the_groups(rank: int, size: int) -> None:
+    fs.reset_stats()
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    assert row_of("all_reduce").calls == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_bytes_that_travel(launch: Launcher, size: int) -> None:
+    launch(check_bytes, size)
+
+
+def test_names(launch: Launcher) -> None:
+    launch(check_each_op_has_its_name, 2)
+
+
+def test_times(launch: Launcher) -> None:
+    launch(check_times, 2)
+
+
+def test_order_of_rows(launch: Launcher) -> None:
+    launch(check_order, 2)
+
+
+def test_totals_outlive_the_groups(launch: Launcher) -> None:
+    launch(check_after_the_groups, 2)

@@ -1,0 +1,123 @@
+"""Deadlines of init, of each operation and of wait(); what is late is named."""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.launch import Launcher
+from harness.rank import open_store
+
+pytestmark = pytest.mark.freescale_only
+
+SHORT = 1.0  # seconds
+# A machine with other work to do may be late, but not by the launch's limit.
+LATEST = 30.0
+
+
+def expect_timeout(call: Callable[[], object], words: list[str]) -> None:
+    begin = time.monotonic()
+    try:
+        call()
+    except RuntimeError as error:
+        assert " Timed out " in str(error), error
+        for word in words:
+            assert re.search(word, str(error)), f"no {word!r} in: {error}"
+    else:
+        raise AssertionError("no error")
+    assert SHORT * 0.9 <= time.monotonic() - begin < LATEST
+
+
+def check_collective(rank: int, size: int) -> None:
+    if rank == 1:
+        time.sleep(SHORT * 2.5)
+        return
+    words = ["rank 0", "all_reduce", "1000 ms", "rank 1"]
+    expect_timeout(lambda: dist.all_reduce(torch.ones(1)), words)
+
+
+def check_group_goes_on_elsewhere(rank: int, size: int) -> None:
+    short = dist.new_group(timeout=timedelta(seconds=SHORT))
+    if rank == 0:
+        expect_timeout(lambda: dist.all_reduce(torch.ones(9), group=short), ["rank 1"])
+    dist.barrier()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert float(total) == size
+
+
+def check_receive(rank: int, size: int) -> None:
+    if rank == 0:
+        words = ["rank 0", "recv", "rank 1"]
+        expect_timeout(lambda: dist.recv(torch.empty(1), 1), words)
+    else:
+        time.sleep(SHORT * 2.5)
+
+
+def check_wait(rank: int, size: int) -> None:
+    """A deadline of wait() itself ends the wait, not the operation."""
+    total = torch.ones(1)
+    if rank == 1:
+        time.sleep(SHORT * 2.5)
+        dist.all_reduce(total)
+    else:
+        work = dist.all_reduce(total, async_op=True)
+        assert work is not None
+        limit = timedelta(seconds=SHORT)
+        expect_timeout(lambda: work.wait(limit), ["rank 0", "all_reduce", "1000 ms"])
+        work.wait()
+    assert float(total) == size
+
+
+def check_set_timeout(rank: int, size: int) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    group.set_timeout(timedelta(seconds=SHORT))
+    if rank == 0:
+        expect_timeout(lambda: dist.all_reduce(torch.ones(1)), ["1000 ms"])
+    else:
+        time.sleep(SHORT * 2.5)
+
+
+def check_init(rank: int, size: int) -> None:
+    """The group says who is missing."""
+    if rank == 2:
+        return
+    expect_timeout(
+        lambda: dist.init_process_group(
+            "freescale",
+            store=open_store("incomplete"),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=SHORT),
+        ),
+        [f"rank {rank}", "2"],
+    )
+
+
+def test_collective(launch: Launcher) -> None:
+    launch(check_collective, 2, timeout=SHORT)
+
+
+def test_timeout_of_one_group_leaves_others_alone(launch: Launcher) -> None:
+    launch(check_group_goes_on_elsewhere, 2)
+
+
+def test_receive(launch: Launcher) -> None:
+    launch(check_receive, 2, timeout=SHORT)
+
+
+def test_wait(launch: Launcher) -> None:
+    launch(check_wait, 2)
+
+
+def test_timeout_set_later(launch: Launcher) -> None:
+    launch(check_set_timeout, 2)
+
+
+def test_rank_that_never_joins(launch: Launcher) -> None:
+    launch(check_init, 3, init=False)

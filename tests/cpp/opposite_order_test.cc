@@ -2,6 +2,7 @@
 // in opposite order by two ranks, completes: nothing that one rank has not reached yet may hold
 // what the other one needs.
 
+#include <string>
 #include <thread>
 
 #include "tests/cpp/check.h"
@@ -47,7 +48,9 @@ std::vector<Call> every_call() {
 
 // Rank 0 calls on group A and then B, rank 1 on B and then A.
 void call_in_opposite_order(Rank& self, bool last_first) {
-  const std::shared_ptr<Group> groups[] = {self.new_group("a"), self.new_group("b")};
+  const std::string suffix = last_first ? "1" : "2";
+  const std::shared_ptr<Group> groups[] = {self.new_group("a" + suffix),
+                                           self.new_group("b" + suffix)};
   for (const Call& a : every_call()) {
     for (const Call& b : every_call()) {
       const Call* calls[] = {&a, &b};

@@ -35,7 +35,7 @@ class Rank {
   int size() const { return size_; }
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Group>& group() const { return group_; }
-  // A further group of all ranks; collective.
+  // A further group of all ranks; collective. A name is used once, as its keys stay in the store.
   std::shared_ptr<Group> new_group(const std::string& name);
 
   // An operation in flight.

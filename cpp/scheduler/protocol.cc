@@ -105,13 +105,34 @@ Status Protocol::admission(Operation& operation) {
   }
   // A collective that went well here may have failed at a peer afterwards (a message that this rank
   // sent inline and forgot). The next one says so.
+  const std::string earlier = take_late_failure(group, sequence);
+  return earlier.empty() ? Status() : refuse(earlier);
+}
+
+// What is to be said of a collective before `sequence` that failed late; once. Empty: nothing.
+std::string Protocol::take_late_failure(GroupState& group, uint64_t sequence) {
   const auto late = group.cancelled.upper_bound(group.late_failure_reported);
-  if (late != group.cancelled.end() && late->first < sequence) {
-    group.late_failure_reported = late->first;
-    return refuse("the earlier collective #" + std::to_string(late->first) +
-                  " failed after it was done here: " + late->second);
+  if (late == group.cancelled.end() || late->first >= sequence) return {};
+  group.late_failure_reported = late->first;
+  return "the earlier collective #" + std::to_string(late->first) +
+         " failed after it was done here: " + late->second;
+}
+
+// For a failure that becomes known when the next collective is under way already: that one fails.
+void Protocol::report_late_failure(uint64_t group_id) {
+  GroupState& group = groups_[group_id];
+  const auto late = group.cancelled.upper_bound(group.late_failure_reported);
+  // A collective that this rank has not called yet is no late failure.
+  if (late == group.cancelled.end() || late->first > group.last_posted) return;
+  Operation* next = nullptr;
+  for (const auto& [key, operation] : collectives_) {
+    const uint64_t sequence = operation->request.sequence;
+    if (key.group != group_id || sequence <= late->first) continue;
+    if (next == nullptr || sequence < next->request.sequence) next = operation;
   }
-  return {};
+  if (next == nullptr) return;
+  const std::string what = take_late_failure(group, next->request.sequence);
+  fail(*next, Status::cancelled(next->describe() + ": " + what));
 }
 
 void Protocol::resolve_peers(Operation& operation) {

@@ -77,6 +77,8 @@ class Protocol {
 
   // Posting.
   Status admission(Operation& operation);
+  static std::string take_late_failure(GroupState& group, uint64_t sequence);
+  void report_late_failure(uint64_t group_id);
   void resolve_peers(Operation& operation);
   void start_sends(Operation& operation);
   void start_send(Outgoing& out);

@@ -212,6 +212,7 @@ void Protocol::note_stray(Peer& peer, const WireHeader& header) {
   answer.peer_token = header.token;
   answer.sender = group.rank;
   send_text(peer, answer, "it awaited no message in " + what + " from this rank");
+  report_late_failure(header.group);
 }
 
 // Binds a message to the receive that awaited it; ends the operation if the two do not agree.
@@ -312,6 +313,7 @@ void Protocol::cancel_collective(const WireHeader& header, const std::string& re
   if (group.failed.count(header.sequence) != 0) return;
   group.cancelled.emplace(header.sequence, reason);
   trim(group.cancelled);
+  report_late_failure(header.group);
 }
 
 void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,

@@ -202,6 +202,23 @@ TEST(different_roots_of_small_broadcasts_fail_the_next_collective) {
   }
 }
 
+// The sender of a small message may be in its next collective when the receiver finds a mismatch.
+TEST(a_late_failure_ends_the_collective_under_way) {
+  Stage stage(2);
+  Buffer sent(kSmall), wanted(kSmall + 1), out(kSmall), in(kSmall);
+  const Stage::Call call{.op = OpKind::kBroadcast};
+  const auto a = stage.post(0, plan_broadcast(0, 2, 0, sent.pieces()), call);
+  const auto next = stage.post(0, exchange(0, out, in), {});
+  stage.run();
+  CHECK_OK(a->result.status);
+  CHECK(!next->done);
+  const auto b = stage.post(1, plan_broadcast(1, 2, 0, wanted.pieces()), call);
+  stage.run();
+  expect_text(b->text(), {"rank 1: broadcast #1", "101 bytes"});
+  CHECK(next->done);
+  expect_text(next->text(), {"earlier collective #1", "101 bytes"});
+}
+
 // ---- Early messages ----------------------------------------------------------------------------
 
 TEST(early_messages_wait_for_their_collective) {

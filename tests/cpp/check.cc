@@ -15,6 +15,12 @@
 namespace freescale::check {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kSlowdown = 5;  // instrumented code
+#else
+constexpr unsigned kSlowdown = 1;
+#endif
+
 struct Test {
   const char* name;
   unsigned limit_seconds;
@@ -73,7 +79,7 @@ Outcome run_body(const Test& test) {
 Outcome run(const Test& test) {
   running_name = test.name;
   const auto start = std::chrono::steady_clock::now();
-  alarm(test.limit_seconds);
+  alarm(test.limit_seconds * kSlowdown);
   const Outcome outcome = run_body(test);
   alarm(0);
   const std::chrono::duration<double, std::milli> elapsed =

@@ -62,8 +62,7 @@ class Rank {
 // Runs `body` on `size` ranks, each a thread, and waits for all.
 void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options = {});
 
-// The byte that rank `from` sends to rank `to` at `index`: differs by all three.
-std::byte pattern(int from, int to, size_t index);
+// What rank `from` sends to rank `to`: every byte differs by both ranks and by its place.
 std::vector<std::byte> pattern_bytes(int from, int to, size_t bytes);
 
 // Gives a plan the signature that all ranks agree on.

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.freescale_only
 
 LEVELS = list(fs.Priority)
 # Floats per rank: inline, and several chunks.
-SIZES = [16, 150_000]
+SIZES = [16, 50_000]
 
 
 def make_groups() -> dict[fs.Priority, dist.ProcessGroup]:

@@ -29,6 +29,7 @@ BITWISE = {"BAND", "BOR", "BXOR"}
 COUNTS = [0, 1, 1000, 100_003]
 
 
+@functools.cache
 def contribution(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
     return numbers(count, dtype, key=("reduce", rank, count))
 
@@ -113,7 +114,7 @@ def check_complex(rank: int, size: int) -> None:
 
 def check_coalesced(rank: int, size: int) -> None:
     counts = [3, 0, 5000]
-    tensors = [contribution(torch.float32, count, rank) for count in counts]
+    tensors = [contribution(torch.float32, count, rank).clone() for count in counts]
     with dist._coalescing_manager(async_ops=True) as manager:
         for tensor in tensors:
             dist.all_reduce(tensor)

@@ -28,11 +28,11 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<BackendOptions>(*options)),
       environment_(Environment::read()),
-      store_(fresh_substore(store, rank)),
-      process_(ProcessEngine::acquire(*options_, environment_)) {
+      store_(fresh_substore(store, rank)) {
+  members_.process = ProcessEngine::acquire(*options_, environment_);
   StoreAdapter adapter(store_);
   Result<Membership> joined =
-      process_->mesh().join(adapter, rank, size, Deadline::after(options_->timeout));
+      members_.process->mesh().join(adapter, rank, size, Deadline::after(options_->timeout));
   if (!joined.ok()) {
     const Status& why = joined.status();
     throw_status(Status(why.code(), "freescale: rank " + std::to_string(rank) +
@@ -40,10 +40,11 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   Membership& membership = joined.value();
   links_ = std::move(membership.reports);
-  auto group = std::make_shared<Group>(membership.group_id, options_->group_name, rank,
-                                       std::move(membership.links), environment_.first_sequence);
-  process_->add_group(group, count_ranks_on_host(links_));
-  context_ = std::make_shared<GroupContext>(std::move(group), process_);
+  members_.group =
+      std::make_shared<Group>(membership.group_id, options_->group_name, rank,
+                              std::move(membership.links), environment_.first_sequence);
+  members_.process->add_group(members_.group, count_ranks_on_host(links_));
+  context_ = std::make_shared<GroupContext>(members_.group, members_.process);
   init();
 }
 
@@ -54,32 +55,40 @@ void Backend::abort() { close("the group was aborted"); }
 void Backend::shutdown() { close("the group was shut down"); }
 
 void Backend::close(const std::string& reason) {
-  std::shared_ptr<ProcessEngine> process;
+  Members members;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    process = std::exchange(process_, nullptr);
-    if (process == nullptr) return;
+    members = std::exchange(members_, {});
+    if (members.process == nullptr) return;
     close_reason_ = reason;
+    last_sequence_ = members.group->last_sequence();
   }
   run_without_interpreter_lock([&] {
     const std::string text =
         "freescale: rank " + std::to_string(rank_) + ": " + reason + " while this was in flight";
-    if (!process->is_forked_copy()) process->engine().close_group(*context_->group(), text);
-    process.reset();
+    if (!members.process->is_forked_copy()) {
+      members.process->engine().close_group(*members.group, text);
+    }
+    members = {};
   });
+}
+
+uint64_t Backend::getSequenceNumberForGroup() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return members_.group == nullptr ? last_sequence_ : members_.group->last_sequence();
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
   return c10::make_intrusive<BackendOptions>(*options_);
 }
 
-std::shared_ptr<ProcessEngine> Backend::usable_process(const CallSite& site) const {
+Backend::Members Backend::usable_members(const CallSite& site) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (process_ == nullptr) {
+  if (members_.process == nullptr) {
     throw_status(Status::cancelled(c10::str(site, close_reason_, " and cannot be used any more")));
   }
-  if (process_->is_forked_copy()) throw_status(forked_status(site));
-  return process_;
+  if (members_.process->is_forked_copy()) throw_status(forked_status(site));
+  return members_;
 }
 
 Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds timeout,
@@ -87,8 +96,8 @@ Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds 
   Call call;
   call.begin = now_ns();
   call.site = {rank_, op, 0};
-  static_cast<void>(usable_process(call.site));
-  if (numbered) call.site.sequence = context_->group()->next_sequence();
+  const Members members = usable_members(call.site);
+  if (numbered) call.site.sequence = members.group->next_sequence();
   call.dtype = dtype;
   call.priority = resolve_priority(options_->priority, environment_.policy, op, dtype);
   call.timeout = timeout > kNoTimeout ? timeout : options_->timeout;
@@ -99,20 +108,20 @@ Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds 
 }
 
 void Backend::give_up(const Call& call, const std::exception& error) {
-  std::shared_ptr<ProcessEngine> process;
+  Members members;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    process = process_;
+    members = members_;
   }
-  if (process == nullptr) return;
-  process->engine().reject(*context_->group(), call.site.sequence, call.site.op,
-                           exception_text(error));
+  if (members.process == nullptr) return;
+  members.process->engine().reject(*members.group, call.site.sequence, call.site.op,
+                                   exception_text(error));
 }
 
-Request Backend::make_request(const Call& call, Plan plan, const Layout& layout,
-                              uint32_t tag) const {
+Request Backend::make_request(const Call& call, std::shared_ptr<Group> group, Plan plan,
+                              const Layout& layout, uint32_t tag) {
   Request request;
-  request.group = context_->group();
+  request.group = std::move(group);
   request.plan = std::move(plan);
   request.plan.signature.op = call.site.op;
   request.plan.signature.set_dtype(dtype_name(call.dtype));
@@ -129,16 +138,21 @@ Request Backend::make_request(const Call& call, Plan plan, const Layout& layout,
 c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layout& layout,
                                          uint32_t tag, Operands operands, Staging staging,
                                          const Submit& submit) {
-  const std::shared_ptr<ProcessEngine> process = usable_process(call.site);
+  Members members = usable_members(call.site);
+  Engine& engine = members.process->engine();
   auto work = c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging));
   note_coalesced(work);
-  Request request = make_request(call, std::move(plan), layout, tag);
-  request.on_done = [work](const OpResult& result) { work->complete(result); };
-  process->engine().statistics().count_call(call.site.op, call.priority);
+  Request request = make_request(call, std::move(members.group), std::move(plan), layout, tag);
+  request.on_done = [held = work](const OpResult& result) mutable {
+    // Let go of here, where no lock is held: tensors may need the GIL to be freed.
+    const c10::intrusive_ptr<Work> work = std::move(held);
+    work->complete(result);
+  };
+  engine.statistics().count_call(call.site.op, call.priority);
   const bool point_to_point = call.site.sequence == 0;
   record_call(
       call, work->operands(), point_to_point, [this] { return recorded_group(); },
-      [&] { submit(process->engine(), std::move(request)); });
+      [&] { submit(engine, std::move(request)); });
   return work;
 }
 

@@ -48,7 +48,7 @@ class Backend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   // All members count alike from the same number on: there is nothing to agree upon.
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return context_->group()->last_sequence(); }
+  uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override { return context_->error(); }
   // How each member is reached, and why.
   const std::vector<LinkReport>& links() const { return links_; }
@@ -127,13 +127,19 @@ class Backend final : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
 
  private:
-  // A call that is under way to the engine.
+  // What an open group has and a closed one has not.
+  struct Members {
+    std::shared_ptr<ProcessEngine> process;
+    std::shared_ptr<Group> group;
+  };
+  // How launch() hands the finished request over.
   using Submit = std::function<void(Engine&, Request)>;
 
   // The beginning of every call: refuses it when the group cannot be used, and takes its number.
   Call begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds timeout, bool async_op,
              bool numbered);
-  std::shared_ptr<ProcessEngine> usable_process(const CallSite& site) const;
+  // Throws when the group is closed or belongs to the parent of a fork.
+  Members usable_members(const CallSite& site) const;
 
   // Runs `body(call)`, which checks the arguments and starts the operation. If it throws, the peers
   // are told that this rank gave the call up, and the exception goes on.
@@ -164,7 +170,8 @@ class Backend final : public c10d::Backend {
   // Makes the Work and the request for it, and submits that.
   c10::intrusive_ptr<Work> launch(const Call& call, Plan plan, const Layout& layout, uint32_t tag,
                                   Operands operands, Staging staging, const Submit& submit);
-  Request make_request(const Call& call, Plan plan, const Layout& layout, uint32_t tag) const;
+  static Request make_request(const Call& call, std::shared_ptr<Group> group, Plan plan,
+                              const Layout& layout, uint32_t tag);
   RecordedGroup recorded_group() const;
 
   ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;
@@ -191,9 +198,10 @@ class Backend final : public c10d::Backend {
   std::vector<LinkReport> links_;
   std::shared_ptr<GroupContext> context_;
 
-  mutable std::mutex mutex_;                // guards the rest
-  std::shared_ptr<ProcessEngine> process_;  // null once closed
+  mutable std::mutex mutex_;  // guards the rest
+  Members members_;           // null once closed
   std::string close_reason_;
+  uint64_t last_sequence_ = 0;  // once closed
   // The batch between startCoalescing() and endCoalescing(), and the thread that opened it.
   std::thread::id coalescing_thread_;
   std::vector<c10::intrusive_ptr<Work>> coalesced_;

@@ -36,7 +36,7 @@ constexpr Variable kVariables[] = {
      }},
     {"FREESCALE_FIRST_SEQUENCE",
      [](std::string_view name, std::string_view text, Environment& environment) {
-       environment.first_sequence = parse_number<uint64_t>(name, text, 0);
+       environment.first_sequence = parse_number<int64_t>(name, text, 0);
      }},
     {"FREESCALE_POLICY",
      [](std::string_view, std::string_view text, Environment& environment) {

@@ -15,9 +15,9 @@ struct Environment {
   std::optional<std::chrono::microseconds> spin;
   // FREESCALE_AGING_MS: aging of groups whose options give none.
   std::optional<std::chrono::milliseconds> aging;
-  // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group. For tests of the
-  // number's wrap; the same on all ranks.
-  uint64_t first_sequence = 0;
+  // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group, the same on all ranks.
+  // For tests beyond 32 bits.
+  int64_t first_sequence = 0;
   // FREESCALE_POLICY: see PriorityPolicy::parse().
   PriorityPolicy policy;
 

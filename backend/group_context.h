@@ -11,14 +11,15 @@
 
 namespace freescale {
 
-// What the works of a group share with its Backend, which they may outlive.
+// What the works of a group share with its Backend, which they may outlive. Owns neither the group,
+// whose links must go when it is closed, nor the engine.
 class GroupContext {
  public:
-  GroupContext(std::shared_ptr<Group> group, const std::shared_ptr<ProcessEngine>& process)
-      : group_(std::move(group)), process_(process), engine_(&process->engine()) {}
+  GroupContext(const std::shared_ptr<Group>& group, const std::shared_ptr<ProcessEngine>& process)
+      : group_(group), process_(process), engine_(&process->engine()) {}
 
-  const std::shared_ptr<Group>& group() const { return group_; }
-
+  // Null when the group was closed.
+  std::shared_ptr<Group> lock_group() const { return group_.lock(); }
   // For callers from outside, who keep the engine alive by holding it. Null when it is gone; then
   // all its operations have completed. Never for completions: see ProcessEngine.
   std::shared_ptr<ProcessEngine> lock_process() const { return process_.lock(); }
@@ -35,7 +36,7 @@ class GroupContext {
   c10d::ErrorType error() const { return error_.load(); }
 
  private:
-  const std::shared_ptr<Group> group_;
+  const std::weak_ptr<Group> group_;
   const std::weak_ptr<ProcessEngine> process_;
   Engine* const engine_;
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};

@@ -1,5 +1,7 @@
 // The Python module freescale_pg._C. The only file that knows pybind11.
 
+#include <chrono>
+#include <thread>
 #include <tuple>
 
 #include <pybind11/chrono.h>
@@ -11,6 +13,7 @@
 #include "backend/options.h"
 #include "backend/priority.h"
 #include "backend/process_engine.h"
+#include "backend/work.h"
 
 namespace py = pybind11;
 
@@ -138,7 +141,11 @@ void bind_priority(py::module_& module) {
 void close_groups_at_exit() {
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const py::gil_scoped_release release;
+    const bool some_wait = Work::threads_waiting() > 0;
     ProcessEngine::close_all_groups("the process exits without destroy_process_group()");
+    // Threads that waited return to Python now. One that asks for the interpreter when that is
+    // already gone is ended by CPython in a way that takes the process with it (std::terminate).
+    if (some_wait) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }));
 }
 

@@ -26,7 +26,9 @@ void ReductionPipeline::submit(const Block& block, int stage) {
   Request request = model_;
   request.part = static_cast<uint32_t>(block.index * steps_->stages() + stage);
   steps_->plan_stage(block, stage, request.plan);
-  request.on_done = [self = shared_from_this(), block, stage](const OpResult& result) {
+  request.on_done = [held = shared_from_this(), block, stage](const OpResult& result) mutable {
+    // Let go of here, where no lock is held: the last one frees the scratch memory.
+    const std::shared_ptr<ReductionPipeline> self = std::move(held);
     self->on_exchanged(block, stage, result.status);
   };
   engine_.submit(std::move(request));

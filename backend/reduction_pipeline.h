@@ -34,7 +34,7 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
   Engine& engine_;
   const Request model_;
   const std::unique_ptr<ReductionSteps> steps_;
-  const std::function<void(const OpResult&)> on_done_;
+  std::function<void(const OpResult&)> on_done_;
   std::atomic<int64_t> next_block_{0};
   std::atomic<int> slots_in_use_{0};
   std::atomic<bool> failed_{false};

@@ -1,6 +1,7 @@
 #include "backend/work.h"
 
 #include <array>
+#include <atomic>
 #include <exception>
 #include <string>
 
@@ -12,6 +13,8 @@ namespace freescale {
 namespace {
 
 constexpr size_t kOps = static_cast<size_t>(OpKind::kCount);
+
+std::atomic<int> waiting_threads{0};
 
 // Work's base class records the inputs' shapes where a profiler asks for them.
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Operands& operands) {
@@ -122,10 +125,14 @@ bool Work::wait_until_set(std::chrono::milliseconds timeout) {
   if (process->is_forked_copy()) throw_status(forked_status(call_.site));
   const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
   const Nanoseconds begin = now_ns();
+  waiting_threads.fetch_add(1);
   const bool done = process->engine().wait(completion_, deadline);
+  waiting_threads.fetch_sub(1);
   process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
   return done;
 }
+
+int Work::threads_waiting() { return waiting_threads.load(); }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   if (!wait_until_set(timeout)) {
@@ -138,8 +145,9 @@ bool Work::wait(std::chrono::milliseconds timeout) {
 
 void Work::abort() {
   const std::shared_ptr<ProcessEngine> process = context_->lock_process();
-  if (process == nullptr || process->is_forked_copy()) return;
-  process->engine().close_group(*context_->group(), c10::str(call_.site, "aborted by the user"));
+  const std::shared_ptr<Group> group = context_->lock_group();
+  if (process == nullptr || group == nullptr || process->is_forked_copy()) return;
+  process->engine().close_group(*group, c10::str(call_.site, "aborted by the user"));
 }
 
 void Work::settle(c10::ivalue::Future& future) const {

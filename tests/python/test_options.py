@@ -135,8 +135,8 @@ def test_wrong_environment(launch: Launcher, name: str, value: str, words: list[
         ("FREESCALE_SPIN_US", "0"),
         ("FREESCALE_SPIN_US", "1000"),
         ("FREESCALE_AGING_MS", "5"),
-        # The number of a collective passes the largest 64-bit value on the way.
-        ("FREESCALE_FIRST_SEQUENCE", str(2**64 - 3)),
+        # The number of a collective passes the largest 32-bit value on the way.
+        ("FREESCALE_FIRST_SEQUENCE", str(2**32 - 3)),
         ("FREESCALE_POLICY", "all_to_all_single=URGENT,all_reduce:float32=LOW"),
     ],
 )

@@ -13,7 +13,6 @@
 #include "backend/options.h"
 #include "backend/priority.h"
 #include "backend/process_engine.h"
-#include "backend/work.h"
 
 namespace py = pybind11;
 
@@ -140,12 +139,13 @@ void bind_priority(py::module_& module) {
 // process: groups that the program did not destroy are closed before the interpreter goes.
 void close_groups_at_exit() {
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const auto threads = py::module_::import("threading").attr("active_count")().cast<int>();
     const py::gil_scoped_release release;
-    const bool some_wait = Work::threads_waiting() > 0;
     ProcessEngine::close_all_groups("the process exits without destroy_process_group()");
-    // Threads that waited return to Python now. One that asks for the interpreter when that is
-    // already gone is ended by CPython in a way that takes the process with it (std::terminate).
-    if (some_wait) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    // Daemon threads that wait, or are about to, return to Python now. One that asks for the
+    // interpreter when that is already gone is ended by CPython in a way that takes the process
+    // with it (std::terminate).
+    if (threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }));
 }
 

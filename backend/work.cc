@@ -1,7 +1,6 @@
 #include "backend/work.h"
 
 #include <array>
-#include <atomic>
 #include <exception>
 #include <string>
 
@@ -13,8 +12,6 @@ namespace freescale {
 namespace {
 
 constexpr size_t kOps = static_cast<size_t>(OpKind::kCount);
-
-std::atomic<int> waiting_threads{0};
 
 // Work's base class records the inputs' shapes where a profiler asks for them.
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Operands& operands) {
@@ -125,14 +122,10 @@ bool Work::wait_until_set(std::chrono::milliseconds timeout) {
   if (process->is_forked_copy()) throw_status(forked_status(call_.site));
   const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
   const Nanoseconds begin = now_ns();
-  waiting_threads.fetch_add(1);
   const bool done = process->engine().wait(completion_, deadline);
-  waiting_threads.fetch_sub(1);
   process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
   return done;
 }
-
-int Work::threads_waiting() { return waiting_threads.load(); }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   if (!wait_until_set(timeout)) {

@@ -37,8 +37,6 @@ class Work final : public c10d::Work {
   // Rank in the group that a received message came from; -1 for anything else.
   int sourceRank() const override { return source_; }
   uint64_t getSequencenumber() const override { return call_.site.sequence; }
-  // How many threads of this process are inside wait() now.
-  static int threads_waiting();
   // CPU tensors are complete when the call is: there is no stream to order.
   void synchronize() override {}
   void blockCurrentStream() override { wait(); }

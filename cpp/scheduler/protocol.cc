@@ -100,6 +100,8 @@ Status Protocol::admission(Operation& operation) {
   }
   if (operation.point_to_point()) return {};
   const uint64_t sequence = operation.request.sequence;
+  // Its peers have been told already that it failed, and would not answer.
+  if (group.failed.count(sequence) != 0) return refuse("another part of it failed before");
   if (const auto given_up = group.cancelled.find(sequence); given_up != group.cancelled.end()) {
     return refuse(given_up->second);
   }

@@ -407,6 +407,24 @@ TEST(parts_of_a_collective_match_by_number_in_any_order) {
   CHECK(b1.bytes == a1.bytes);
 }
 
+TEST(part_of_a_collective_that_failed_before_is_refused) {
+  Stage stage(2);
+  Buffer out(kLarge), in(kLarge), other(kLarge + 1);
+  const Stage::Call first{.sequence = 1, .part = 0};
+  const auto left = stage.post(0, exchange(0, out, in), first);
+  const auto right = stage.post(1, exchange(1, other, in), first);
+  stage.run();
+  CHECK(!left->result.status.ok() && !right->result.status.ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto late = stage.post(rank, exchange(rank, out, in), {.sequence = 1, .part = 1});
+    CHECK(late->done);
+    expect_text(late->text(), {"another part of it failed before"});
+    stage.group(rank).next_sequence();
+  }
+  stage.run();
+  expect_works(stage, 0);
+}
+
 TEST(failed_part_ends_the_whole_collective_on_both_ranks) {
   Stage stage(2);
   Buffer out(kLarge), in(kLarge), wrong(kLarge + 1);

@@ -32,7 +32,7 @@ bool MailboxWriter::try_write(std::span<const std::byte> head, std::span<const S
   std::byte* out = at(written_);
   std::memcpy(out, &size, sizeof(size));
   out += sizeof(size);
-  std::memcpy(out, head.data(), head.size());
+  if (!head.empty()) std::memcpy(out, head.data(), head.size());
   out += head.size();
   for (const Segment& segment : body) {
     copy_bytes(out, segment.data, segment.bytes, CopyMode::kCached);

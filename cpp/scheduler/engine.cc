@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpp/base/cpu_relax.h"
+#include "cpp/base/futex.h"
 #include "cpp/scheduler/protocol.h"
 
 namespace freescale {
@@ -81,6 +82,7 @@ class EngineCore {
 
   std::atomic<int> callers_{0};         // inside wait()
   std::atomic<int> queued_callers_{0};  // of those, asleep until their turn or their completion
+  std::atomic<uint32_t> turns_{0};      // what they sleep on
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
@@ -255,19 +257,22 @@ void EngineCore::serve(Lock& lock, const Completion& completion, Deadline deadli
 // yield: the scheduler prefers the thread that ran less, so a yielding caller would keep the core
 // from an engine thread that holds the lock, for whole time slices (measured: 6 ms).
 void EngineCore::await_turn(Lock& lock, const Completion& completion, Deadline deadline) {
-  const uint32_t ticket = doorbell_.prepare(Doorbell::kQueued, false);
+  const uint32_t turn = turns_.load(std::memory_order_acquire);
   queued_callers_.fetch_add(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!completion.is_set() && !lock.try_lock()) {
-    doorbell_.sleep(ticket, Doorbell::kQueued, deadline.is_never() ? -1 : deadline.left().count());
+    futex_wait(turns_, turn, deadline.is_never() ? -1 : deadline.left().count());
   }
   queued_callers_.fetch_sub(1);
 }
 
-// After the lock was given up.
+// After the lock was given up. Not by the doorbell: that would keep the thread itself from falling
+// asleep, and it would take the lock again before the one it has called.
 void EngineCore::call_next() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (queued_callers_.load() > 0) doorbell_.ring_always(Doorbell::kQueued);
+  if (queued_callers_.load() == 0) return;
+  turns_.fetch_add(1, std::memory_order_acq_rel);
+  futex_wake_all(turns_);
 }
 
 void EngineCore::relax(int idle_rounds) {
@@ -314,11 +319,13 @@ void EngineCore::sleep(Lock& lock, uint32_t who, Deadline deadline, const Comple
 
 // Leaves the field to the callers inside wait().
 void EngineCore::stand_back(Lock& lock) {
-  const uint32_t ticket = doorbell_.prepare(Doorbell::kEngine, false);
-  if (callers_.load() == 0 || stopping_.load()) return;
   lock.unlock();
   call_next();
   if (doorbell_.caller_waits()) doorbell_.ring_always(Doorbell::kCaller);
+  // The ticket comes after the ring, which would keep this thread awake, and before the look at
+  // the callers: the last of them wakes it.
+  const uint32_t ticket = doorbell_.prepare(Doorbell::kEngine, false);
+  if (callers_.load() == 0 || stopping_.load()) return;
   doorbell_.sleep(ticket, Doorbell::kEngine, -1);
 }
 

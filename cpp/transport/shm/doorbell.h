@@ -19,8 +19,6 @@ class Doorbell {
   // thread: it moves the bytes itself and needs no second switch.
   static constexpr uint32_t kCaller = 1;
   static constexpr uint32_t kEngine = 2;
-  // A caller that waits until the one that moves the bytes leaves; never announced to peers.
-  static constexpr uint32_t kQueued = 4;
 
   // Before the last look for work. Returns the ticket for sleep(). Without `wants_events` only
   // ring_always() wakes this sleeper.

@@ -153,6 +153,26 @@ TEST(engine_waits_without_burning_a_core) {
   }
 }
 
+// Several callers of one rank wait at the same time: they must not keep waking each other.
+TEST(engine_with_many_callers_sleeps_too) {
+  for (const EngineOptions& mode : kModes) {
+    Solo solo(mode);
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 4; ++i) {
+      callers.emplace_back([&] {
+        for (int round = 0; round < 5; ++round) {
+          Completion never;
+          solo.receive([](const OpResult&) {});
+          CHECK(!solo.engine.wait(never, Deadline::after(milliseconds(100))));
+        }
+      });
+    }
+    const auto before = cpu_time();
+    for (std::thread& caller : callers) caller.join();
+    CHECK_LT((cpu_time() - before).count(), 150'000'000);
+  }
+}
+
 TEST(engine_with_open_work_and_no_caller_sleeps_too) {
   for (const EngineOptions& mode : kModes) {
     Solo solo(mode);

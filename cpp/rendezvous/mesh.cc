@@ -47,7 +47,8 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-// Sent before a mesh hangs up, so that the peer knows it from a death.
+// Sent before a mesh hangs up, so that the peer knows it from a death, and knows it at all while a
+// forked child holds a copy of the socket.
 constexpr char kGoodbye = 'b';
 
 bool said_goodbye(const UniqueFd& socket) {
@@ -143,8 +144,6 @@ MeshCore::~MeshCore() {
   for (const auto& [engine, peer] : peers_) {
     if (!peer.socket.valid()) continue;
     static_cast<void>(send_message(peer.socket.get(), std::as_bytes(std::span(&kGoodbye, 1)), {}));
-    // Closing alone would not do while a forked child holds a copy of the socket.
-    shutdown(peer.socket.get(), SHUT_RDWR);
   }
 }
 

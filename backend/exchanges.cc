@@ -29,9 +29,47 @@ std::vector<Pieces> inputs_per_rank(Staging& staging, const std::vector<at::Tens
   return piece_per_rank(inputs, [&](const at::Tensor& tensor) { return staging.input(tensor); });
 }
 
+Pieces all_inputs(Staging& staging, const std::vector<at::Tensor>& inputs) {
+  Pieces pieces;
+  for (const at::Tensor& tensor : inputs) pieces.push_back(staging.input(tensor));
+  return pieces;
+}
+
+// `whole` in equal parts, one per rank.
+std::vector<Pieces> equal_pieces(const Segment& whole, int size) {
+  std::vector<Pieces> pieces;
+  pieces.reserve(size);
+  for (int rank = 0; rank < size; ++rank) pieces.push_back({equal_part(whole, rank, size)});
+  return pieces;
+}
+
 // Ranks must agree on the number of coalesced tensors; sizes and dtypes show in the messages.
 Layout coalesced_layout(const std::vector<at::Tensor>& tensors) {
   return {.tensors = static_cast<int>(tensors.size())};
+}
+
+// The outputs of a coalesced all-gather for the inputs of one rank.
+void check_outputs_of_rank(const CallSite& site, const std::vector<at::Tensor>& outputs,
+                           const std::vector<at::Tensor>& inputs) {
+  check_count(site, "outputs for one rank", outputs.size(), inputs.size(),
+              "the number of inputs is");
+  check_outputs(site, outputs, "an output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dtype(site, outputs[i], "an output", inputs[i].scalar_type(), "its input");
+  }
+}
+
+// The outputs of a coalesced all-gather into tensors.
+void check_gathered_outputs(const CallSite& site, const std::vector<at::Tensor>& outputs,
+                            const std::vector<at::Tensor>& inputs, int size) {
+  check_count(site, "outputs", outputs.size(), inputs.size(), "the number of inputs is");
+  check_outputs(site, outputs, "an output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dtype(site, outputs[i], "an output", inputs[i].scalar_type(), "its input");
+    check_elements(site, "an output", outputs[i].numel(), inputs[i].numel() * size,
+                   "its inputs of all ranks have");
+  }
+  check_strided_overlap(site, outputs);
 }
 
 void check_list_per_rank(const CallSite& site, const std::vector<at::Tensor>& outputs,
@@ -114,9 +152,7 @@ c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::
                                      "the inputs of all ranks have");
                       Staging staging;
                       const Segment whole = staging.output(output);
-                      std::vector<Pieces> parts;
-                      for (int rank = 0; rank < size_; ++rank)
-                        parts.push_back({equal_part(whole, rank, size_)});
+                      std::vector<Pieces> parts = equal_pieces(whole, size_);
                       Plan plan = plan_all_gather(rank_, {staging.input(input)}, std::move(parts));
                       check_memory(call.site, plan);
                       return exchange(call, std::move(plan), {}, {{input}, {output}, {}, {}},
@@ -134,23 +170,16 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
         check_count(call.site, "output lists", outputs.size(), size_, "the size of the group is");
         std::vector<at::Tensor> all_outputs;
         for (const std::vector<at::Tensor>& of_rank : outputs) {
-          check_count(call.site, "outputs for one rank", of_rank.size(), inputs.size(),
-                      "the number of inputs is");
-          check_outputs(call.site, of_rank, "an output");
-          for (size_t i = 0; i < inputs.size(); ++i) {
-            check_dtype(call.site, of_rank[i], "an output", inputs[i].scalar_type(), "its input");
-          }
+          check_outputs_of_rank(call.site, of_rank, inputs);
           all_outputs.insert(all_outputs.end(), of_rank.begin(), of_rank.end());
         }
         check_strided_overlap(call.site, all_outputs);
         Staging staging;
-        Pieces input;
-        for (const at::Tensor& tensor : inputs) input.push_back(staging.input(tensor));
         std::vector<Pieces> pieces(size_);
         for (int rank = 0; rank < size_; ++rank) {
           for (const at::Tensor& to : outputs[rank]) pieces[rank].push_back(staging.output(to));
         }
-        Plan plan = plan_all_gather(rank_, input, std::move(pieces));
+        Plan plan = plan_all_gather(rank_, all_inputs(staging, inputs), std::move(pieces));
         check_memory(call.site, plan);
         return exchange(call, std::move(plan), coalesced_layout(inputs),
                         {inputs, std::move(all_outputs), {}, {}}, std::move(staging));
@@ -160,31 +189,24 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
 c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::AllgatherOptions& options) {
-  return collective(
-      OpKind::kAllGatherCoalesced, dtype_of(inputs), options.timeout, options.asyncOp,
-      [&](const Call& call) {
-        check_tensors(call.site, inputs, "an input");
-        check_outputs(call.site, outputs, "an output");
-        check_count(call.site, "outputs", outputs.size(), inputs.size(), "the number of inputs is");
-        check_strided_overlap(call.site, outputs);
-        Staging staging;
-        Pieces input;
-        std::vector<Pieces> parts(size_);
-        for (size_t i = 0; i < inputs.size(); ++i) {
-          check_dtype(call.site, outputs[i], "an output", inputs[i].scalar_type(), "its input");
-          check_elements(call.site, "an output", outputs[i].numel(), inputs[i].numel() * size_,
-                         "its inputs of all ranks have");
-          input.push_back(staging.input(inputs[i]));
-          const Segment whole = staging.output(outputs[i]);
-          for (int rank = 0; rank < size_; ++rank) {
-            parts[rank].push_back(equal_part(whole, rank, size_));
-          }
-        }
-        Plan plan = plan_all_gather(rank_, input, std::move(parts));
-        check_memory(call.site, plan);
-        return exchange(call, std::move(plan), coalesced_layout(inputs), {inputs, outputs, {}, {}},
-                        std::move(staging));
-      });
+  return collective(OpKind::kAllGatherCoalesced, dtype_of(inputs), options.timeout, options.asyncOp,
+                    [&](const Call& call) {
+                      check_tensors(call.site, inputs, "an input");
+                      check_gathered_outputs(call.site, outputs, inputs, size_);
+                      Staging staging;
+                      std::vector<Pieces> parts(size_);
+                      for (const at::Tensor& output : outputs) {
+                        const Segment whole = staging.output(output);
+                        for (int rank = 0; rank < size_; ++rank) {
+                          parts[rank].push_back(equal_part(whole, rank, size_));
+                        }
+                      }
+                      Plan plan =
+                          plan_all_gather(rank_, all_inputs(staging, inputs), std::move(parts));
+                      check_memory(call.site, plan);
+                      return exchange(call, std::move(plan), coalesced_layout(inputs),
+                                      {inputs, outputs, {}, {}}, std::move(staging));
+                    });
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tensors,
@@ -263,18 +285,17 @@ c10::intrusive_ptr<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, a
         const auto root = static_cast<int>(options.rootRank);
         Staging staging;
         std::vector<Pieces> parts;
+        std::vector<at::Tensor> outputs;
         if (rank_ == root) {
           check_output(call.site, output, "the output");
           check_dtype(call.site, output, "the output", call.dtype, "the input");
           check_elements(call.site, "the output", output.numel(), input.numel() * size_,
                          "the inputs of all ranks have");
-          const Segment whole = staging.output(output);
-          for (int r = 0; r < size_; ++r) parts.push_back({equal_part(whole, r, size_)});
+          parts = equal_pieces(staging.output(output), size_);
+          outputs.push_back(output);
         }
         Plan plan = plan_gather(rank_, root, {staging.input(input)}, std::move(parts));
         check_memory(call.site, plan);
-        std::vector<at::Tensor> outputs;
-        if (rank_ == root) outputs.push_back(output);
         return exchange(call, std::move(plan), Layout{.root = root},
                         {{input}, std::move(outputs), {}, {}}, std::move(staging));
       });

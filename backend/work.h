@@ -21,9 +21,7 @@ class Work final : public c10d::Work {
  public:
   Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands, Staging staging);
 
-  const Call& call() const { return call_; }
   const Operands& operands() const { return operands_; }
-  Staging& staging() { return staging_; }
 
   // The call is over: copies scratch memory to the outputs, then releases the waiters, then
   // completes the future. Called exactly once, by a completion of the engine, with no lock held.
@@ -34,8 +32,9 @@ class Work final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   bool isCompleted() override { return completion_.is_set(); }
   std::vector<at::Tensor> result() override { return operands_.outputs; }
-  // Rank in the group that a received message came from; -1 for anything else.
-  int sourceRank() const override { return source_; }
+  // Rank in the group that a received message came from; -1 for anything else, and before
+  // it came.
+  int sourceRank() const override { return completion_.is_set() ? source_ : kAnySource; }
   uint64_t getSequencenumber() const override { return call_.site.sequence; }
   // CPU tensors are complete when the call is: there is no stream to order.
   void synchronize() override {}

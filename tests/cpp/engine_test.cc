@@ -24,8 +24,10 @@ struct Solo {
     engine.add_group(group);
   }
   // Never ends by itself: nobody else is there to send.
-  void receive(std::function<void(const OpResult&)> on_done) {
+  void receive(std::function<void(const OpResult&)> on_done,
+               Deadline deadline = Deadline::never()) {
     Request request;
+    request.deadline = deadline;
     request.group = group;
     request.plan = signed_plan(plan_receive(kAnySource, piece(in)), OpKind::kRecv);
     request.on_done = std::move(on_done);
@@ -67,6 +69,40 @@ TEST(engine_ends_what_on_done_starts_while_it_is_destroyed) {
   });
   solo.owned.reset();
   CHECK_EQ(ended.load(), 2);
+}
+
+// Copies keep the engine moving without a pause; the timeout of another operation holds all the
+// same.
+TEST(engine_looks_at_deadlines_while_it_is_busy) {
+  for (const EngineOptions& mode : kModes) {
+    std::atomic<bool> timed_out{false};
+    std::atomic<int> copies{0};
+    std::vector<std::byte> from(4 << 20), to(4 << 20);
+    const Deadline limit = Deadline::after(std::chrono::seconds(5));
+    std::function<void(const OpResult&)> copy_again;
+    Solo solo(mode);
+    copy_again = [&](const OpResult&) {
+      copies.fetch_add(1);
+      if (timed_out.load() || limit.passed(now_ns())) return;
+      Request request;
+      request.group = solo.group;
+      request.sequence = solo.group->next_sequence();
+      request.plan = signed_plan(plan_all_to_all(0, {piece(from)}, {piece(to)}), OpKind::kAllToAll);
+      request.on_done = copy_again;
+      solo.engine.submit(std::move(request));
+    };
+    for (int i = 0; i < 3; ++i) copy_again({});
+    Completion done;
+    solo.receive(
+        [&](const OpResult& result) {
+          timed_out.store(result.status.code() == StatusCode::kTimedOut);
+          done.set();
+        },
+        Deadline::after(milliseconds(50)));
+    CHECK(solo.engine.wait(done, limit));
+    CHECK(timed_out.load());
+    CHECK_GT(copies.load(), 3);
+  }
 }
 
 TEST(engine_leaves_nothing_behind) {

@@ -13,7 +13,8 @@ def run_python(source: str, *, options: tuple[str, ...] = (), path: Path | None 
     """Runs a fresh interpreter and returns what it printed, both streams."""
     environment = dict(os.environ)
     if path is not None:
-        environment["PYTHONPATH"] = str(path)
+        others = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), others])
     done = subprocess.run(
         [sys.executable, *options, "-c", textwrap.dedent(source)],
         env=environment,

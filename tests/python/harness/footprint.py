@@ -13,7 +13,8 @@ class Footprint:
 
     Attributes:
         descriptors: What each open file descriptor leads to.
-        threads: The name of each thread by its id.
+        threads: The name of each thread by its id. Those of torch's autograd are left out: it
+            starts them on the first backward pass and keeps them.
         segments: The mappings of shared memory that has no file: memfd and /dev/shm.
     """
 
@@ -73,9 +74,11 @@ def _threads() -> dict[str, str]:
     found = {}
     for entry in (PROCESS / "task").iterdir():
         try:
-            found[entry.name] = (entry / "comm").read_text().strip()
+            name = (entry / "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError):  # It ended meanwhile.
             continue
+        if not name.startswith("pt_autograd"):
+            found[entry.name] = name
     return found
 
 

@@ -1,8 +1,6 @@
 #include "cpp/rendezvous/mesh.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,6 +16,7 @@
 #include <thread>
 
 #include "cpp/base/random.h"
+#include "cpp/base/service_thread.h"
 #include "cpp/rendezvous/endpoint.h"
 #include "cpp/rendezvous/shm_handshake.h"
 
@@ -120,20 +119,11 @@ Status MeshCore::start() {
   if (!epoll_.valid() || !stop_.valid()) return Status::from_errno("epoll or eventfd", errno);
   if (Status status = watch(listener_.get()); !status.ok()) return status;
   if (Status status = watch(stop_.get()); !status.ok()) return status;
-  // Signals belong to the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_service_thread("freescale-mesh", [this] { run(); });
   } catch (const std::system_error& error) {
-    started = Status::from_errno("starting the thread of the mesh", error.code().value());
+    return Status::from_errno("starting the thread of the mesh", error.code().value());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!started.ok()) return started;
-  pthread_setname_np(thread_.native_handle(), "freescale-mesh");
   return {};
 }
 

@@ -1,8 +1,6 @@
 #include "cpp/scheduler/engine.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <atomic>
 #include <mutex>
@@ -11,6 +9,7 @@
 
 #include "cpp/base/cpu_relax.h"
 #include "cpp/base/futex.h"
+#include "cpp/base/service_thread.h"
 #include "cpp/scheduler/protocol.h"
 
 namespace freescale {
@@ -92,14 +91,7 @@ EngineCore::EngineCore(EngineOptions options, Doorbell& doorbell)
       doorbell_(doorbell),
       oversubscribed_(options.oversubscribed),
       protocol_(options.aging, statistics) {
-  // Signals belong to the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "freescale-eng");
+  thread_ = start_service_thread("freescale-eng", [this] { run(); });
 }
 
 EngineCore::~EngineCore() {

@@ -1,12 +1,13 @@
 #include "cpp/scheduler/peer.h"
 
-#include <cstring>
-
 namespace freescale {
 
-bool Peer::try_send(const WireHeader& header, std::span<const Segment> body) {
-  WireHeader stamped = header;
-  stamped.inline_taken = inline_taken_;
+WireHeader Peer::stamped(WireHeader header) const {
+  header.inline_taken = inline_taken_;
+  return header;
+}
+
+bool Peer::try_send_stamped(const WireHeader& stamped, std::span<const Segment> body) {
   if (!outbox_.empty() || !link_->try_send(std::as_bytes(std::span(&stamped, 1)), body)) {
     return false;
   }
@@ -14,23 +15,24 @@ bool Peer::try_send(const WireHeader& header, std::span<const Segment> body) {
   return true;
 }
 
+bool Peer::try_send(const WireHeader& header, std::span<const Segment> body) {
+  return try_send_stamped(stamped(header), body);
+}
+
 void Peer::send(const WireHeader& header, std::span<const Segment> body) {
-  if (try_send(header, body)) return;
-  WireHeader stamped = header;
-  stamped.inline_taken = inline_taken_;
-  const auto head = std::as_bytes(std::span(&stamped, 1));
+  const WireHeader record = stamped(header);
+  if (try_send_stamped(record, body)) return;
   dirty_ = true;
-  Unsent unsent;
-  unsent.bytes.assign(head.begin(), head.end());
+  const auto head = std::as_bytes(std::span(&record, 1));
+  std::vector<std::byte>& unsent = outbox_.emplace_back(head.begin(), head.end());
   for (const Segment& segment : body) {
-    unsent.bytes.insert(unsent.bytes.end(), segment.data, segment.data + segment.bytes);
+    unsent.insert(unsent.end(), segment.data, segment.data + segment.bytes);
   }
-  outbox_.push_back(std::move(unsent));
 }
 
 bool Peer::flush() {
   bool sent = false;
-  while (!outbox_.empty() && link_->try_send(outbox_.front().bytes, {})) {
+  while (!outbox_.empty() && link_->try_send(outbox_.front(), {})) {
     outbox_.pop_front();
     sent = true;
   }

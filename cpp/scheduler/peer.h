@@ -76,19 +76,18 @@ class Peer {
   PathChooser paths;             // how announced messages come in
   std::unordered_map<MatchKey, EarlyMessage, MatchKeyHash> early_collective;
   std::deque<EarlyMessage> early_point_to_point;  // in the order of arrival
-  bool loss_handled = false;                      // the failed link's operations were ended
 
  private:
-  struct Unsent {
-    std::vector<std::byte> bytes;
-  };
+  bool try_send_stamped(const WireHeader& stamped, std::span<const Segment> body);
+  // With what every record tells: how many of the peer's inline messages were taken.
+  WireHeader stamped(WireHeader header) const;
 
   const std::shared_ptr<Link> link_;
-  std::deque<Unsent> outbox_;
-  bool dirty_ = false;             // the peer was not notified yet
-  uint32_t inline_sent_ = 0;       // by this side
-  uint32_t inline_confirmed_ = 0;  // of those, taken by the peer's operations
-  uint32_t inline_taken_ = 0;      // of the peer's, by ours
+  std::deque<std::vector<std::byte>> outbox_;  // records that found the lane full
+  bool dirty_ = false;                         // the peer was not notified yet
+  uint32_t inline_sent_ = 0;                   // by this side
+  uint32_t inline_confirmed_ = 0;              // of those, taken by the peer's operations
+  uint32_t inline_taken_ = 0;                  // of the peer's, by ours
 };
 
 }  // namespace freescale

@@ -1,7 +1,6 @@
 #include "cpp/scheduler/protocol.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace freescale {
 namespace {
@@ -145,8 +144,8 @@ void Protocol::resolve_peers(Operation& operation) {
   }
 }
 
-WireHeader Protocol::header_for(const Outgoing& out) const {
-  Operation& operation = *out.operation;
+// What every record about an operation says.
+WireHeader Protocol::header_about(const Operation& operation) {
   const Request& request = operation.request;
   WireHeader header;
   header.op = static_cast<uint8_t>(operation.kind());
@@ -156,12 +155,18 @@ WireHeader Protocol::header_for(const Outgoing& out) const {
   header.sequence = request.sequence;
   header.part = request.part;
   header.tag = request.tag;
-  header.bytes = out.bytes;
-  if (const Incoming* back = operation.incoming_from(out.peer)) header.bytes_back = back->bytes;
-  header.layout = request.plan.signature.layout;
-  header.dtype = request.plan.signature.dtype;
   header.token = operation.token;
   header.sender = request.group->rank();
+  return header;
+}
+
+WireHeader Protocol::header_for(const Outgoing& out) {
+  Operation& operation = *out.operation;
+  WireHeader header = header_about(operation);
+  header.bytes = out.bytes;
+  if (const Incoming* back = operation.incoming_from(out.peer)) header.bytes_back = back->bytes;
+  header.layout = operation.request.plan.signature.layout;
+  header.dtype = operation.request.plan.signature.dtype;
   return header;
 }
 
@@ -197,12 +202,7 @@ void Protocol::start_local_copies(Operation& operation) {
       copying_.add(&copy, now_ns());
       continue;
     }
-    pieces_.clear();
-    slice_segments(copy.from, 0, copy.bytes, &pieces_);
-    for (const Segment& piece : pieces_) {
-      scatter_bytes(copy.to, copy.copied, {piece.data, piece.bytes}, CopyMode::kCached);
-      copy.copied += piece.bytes;
-    }
+    copy_some(copy, copy.bytes);
     --operation.pending;
   }
 }
@@ -309,15 +309,24 @@ void Protocol::note_failed(uint64_t group, uint64_t sequence) {
 
 // The other parts of a collective of which one part has failed.
 void Protocol::fail_collective(uint64_t group, uint64_t sequence, const Status& status) {
-  while (true) {
-    const auto sibling = std::find_if(collectives_.begin(), collectives_.end(), [&](auto& entry) {
-      return entry.first.group == group && entry.first.sequence == sequence;
-    });
-    if (sibling == collectives_.end()) return;
-    Operation& operation = *sibling->second;
-    send_cancels(operation, status.message());
-    finish(operation, status);
+  while (Operation* sibling = find_collective(group, sequence)) {
+    send_cancels(*sibling, status.message());
+    finish(*sibling, status);
   }
+}
+
+// A part of the collective that is in flight, or null.
+Operation* Protocol::find_collective(uint64_t group, uint64_t sequence) const {
+  const auto part = std::find_if(collectives_.begin(), collectives_.end(), [&](auto& entry) {
+    return entry.first.group == group && entry.first.sequence == sequence;
+  });
+  return part == collectives_.end() ? nullptr : part->second;
+}
+
+// Ends the operation because this rank wants no more of it.
+void Protocol::give_up(Operation& operation, const std::string& reason) {
+  send_cancels(operation, reason);
+  finish(operation, Status::cancelled(operation.describe() + ": " + reason));
 }
 
 // Tells every peer that still has to do with the operation.
@@ -337,18 +346,9 @@ void Protocol::send_cancels(Operation& operation, const std::string& reason) {
 
 void Protocol::send_cancel(Peer& peer, const Operation& operation, uint64_t peer_token,
                            const std::string& reason) {
-  const Request& request = operation.request;
-  WireHeader header;
+  WireHeader header = header_about(operation);
   header.kind = RecordKind::kCancel;
-  header.op = static_cast<uint8_t>(operation.kind());
-  header.point_to_point = operation.point_to_point() ? 1 : 0;
-  header.group = request.group->id();
-  header.sequence = request.sequence;
-  header.part = request.part;
-  header.tag = request.tag;
-  header.token = operation.token;
   header.peer_token = peer_token;
-  header.sender = request.group->rank();
   send_text(peer, header, reason);
 }
 
@@ -357,6 +357,14 @@ void Protocol::send_text(Peer& peer, const WireHeader& header, const std::string
   std::string copy = text.substr(0, std::min(kMaxText, peer.max_payload()));
   const Segment body{reinterpret_cast<std::byte*>(copy.data()), copy.size()};
   peer.send(header, std::span(&body, 1));
+}
+
+void Protocol::tell_members(const Group& group, WireHeader header, const std::string& text) {
+  header.group = group.id();
+  header.sender = group.rank();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) send_text(*peer_for(group.shared_link(rank)), header, text);
+  }
 }
 
 void Protocol::forget(Operation& operation) {
@@ -386,12 +394,8 @@ void Protocol::reject(const Group& group, uint64_t sequence, OpKind op, const st
   WireHeader header;
   header.kind = RecordKind::kCancel;
   header.op = static_cast<uint8_t>(op);
-  header.group = group.id();
   header.sequence = sequence;
-  header.sender = group.rank();
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (rank != group.rank()) send_text(*peer_for(group.shared_link(rank)), header, reason);
-  }
+  tell_members(group, header, reason);
 }
 
 void Protocol::close_group(const Group& group, const std::string& reason) {
@@ -401,19 +405,11 @@ void Protocol::close_group(const Group& group, const std::string& reason) {
   for (auto& [token, operation] : operations_) {
     if (operation->request.group->id() == group.id()) open.push_back(operation.get());
   }
-  for (Operation* operation : open) {
-    const std::string text = operation->describe() + ": " + reason;
-    send_cancels(*operation, reason);
-    finish(*operation, Status::cancelled(text));
-  }
+  for (Operation* operation : open) give_up(*operation, reason);
   drop_early([&](const WireHeader& early) { return early.group == group.id(); });
   WireHeader header;
   header.kind = RecordKind::kGroupClosed;
-  header.group = group.id();
-  header.sender = group.rank();
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (rank != group.rank()) send_text(*peer_for(group.shared_link(rank)), header, reason);
-  }
+  tell_members(group, header, reason);
   notify_peers();
 }
 
@@ -430,11 +426,7 @@ void Protocol::drop_early(const std::function<bool(const WireHeader&)>& unwanted
 }
 
 void Protocol::close_all(const std::string& reason) {
-  while (!operations_.empty()) {
-    Operation& operation = *operations_.begin()->second;
-    send_cancels(operation, reason);
-    finish(operation, Status::cancelled(operation.describe() + ": " + reason));
-  }
+  while (!operations_.empty()) give_up(*operations_.begin()->second, reason);
   notify_peers();
 }
 

@@ -47,7 +47,6 @@ class Protocol {
   Deadline earliest_deadline() const { return earliest_deadline_; }
   // Ends what has timed out.
   void check_deadlines(Nanoseconds now);
-  void check_links();
 
   // Operations that are over; the caller runs their on_done without the lock.
   struct Finished {
@@ -87,7 +86,8 @@ class Protocol {
   void match_early(Incoming& in);
   bool refuse_unawaited(Operation& operation);
   void refuse_departed(Operation& operation);
-  WireHeader header_for(const Outgoing& out) const;
+  static WireHeader header_about(const Operation& operation);
+  static WireHeader header_for(const Outgoing& out);
 
   // Records.
   void on_record(Peer& peer, std::span<const std::byte> record);
@@ -98,7 +98,6 @@ class Protocol {
   void on_group_closed(const WireHeader& header, std::string reason);
   void cancel_collective(const WireHeader& header, const std::string& reason);
   void cancel_point_to_point(Peer& peer, const WireHeader& header, const std::string& reason);
-  Incoming* find_awaiting(Peer& peer, const WireHeader& header);
   void keep_early(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
   // Binds a message to the receive that awaited it; ends the operation if they do not agree.
   void match(Incoming& in, Peer& peer, const WireHeader& header,
@@ -120,6 +119,8 @@ class Protocol {
   bool put_next(Peer& peer, int level);
   bool pull_next(Peer& peer, int level);
   bool copy_next(int level);
+  void copy_some(LocalCopy& copy, size_t bytes);
+  static void raise(int& level, int8_t wish);
   template <typename T>
   static bool served(LevelQueue<T>& queue, int level, bool complete);
 
@@ -127,11 +128,15 @@ class Protocol {
   void one_done(Operation& operation);
   void finish(Operation& operation, Status status);
   void fail(Operation& operation, Status status);
+  void give_up(Operation& operation, const std::string& reason);
+  Operation* find_collective(uint64_t group, uint64_t sequence) const;
   void fail_collective(uint64_t group, uint64_t sequence, const Status& status);
+  void check_links();
   void send_cancels(Operation& operation, const std::string& reason);
   void send_cancel(Peer& peer, const Operation& operation, uint64_t peer_token,
                    const std::string& reason);
   void send_text(Peer& peer, const WireHeader& header, const std::string& text);
+  void tell_members(const Group& group, WireHeader header, const std::string& text);
   void forget(Operation& operation);
   void note_failed(uint64_t group, uint64_t sequence);
   void drop_early(const std::function<bool(const WireHeader&)>& unwanted);

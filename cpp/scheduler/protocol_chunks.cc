@@ -59,6 +59,11 @@ bool Protocol::move_level(int level) {
   return any || copy_next(level);
 }
 
+// A message is as urgent as the more urgent of its two ranks says. The wish came over the wire.
+void Protocol::raise(int& level, int8_t wish) {
+  if (is_priority(wish)) level = std::min(level, priority_level(static_cast<Priority>(wish)));
+}
+
 bool Protocol::put_next(Peer& peer, int level) {
   Outgoing* out = peer.sending.front(level);
   if (out == nullptr || !peer.link().can_put(level)) return false;
@@ -139,17 +144,19 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
 bool Protocol::copy_next(int level) {
   LocalCopy* copy = copying_.front(level);
   if (copy == nullptr) return false;
-  Operation& operation = *copy->operation;
-  const size_t bytes = std::min(kLocalStepBytes, copy->bytes - copy->copied);
-  pieces_.clear();
-  slice_segments(copy->from, copy->copied, bytes, &pieces_);
-  for (const Segment& piece : pieces_) {
-    scatter_bytes(copy->to, copy->copied, {piece.data, piece.bytes}, operation.copy_mode);
-    copy->copied += piece.bytes;
-  }
+  copy_some(*copy, std::min(kLocalStepBytes, copy->bytes - copy->copied));
   if (served(copying_, level, copy->copied == copy->bytes)) return true;
-  one_done(operation);
+  one_done(*copy->operation);
   return true;
+}
+
+void Protocol::copy_some(LocalCopy& copy, size_t bytes) {
+  pieces_.clear();
+  slice_segments(copy.from, copy.copied, bytes, &pieces_);
+  for (const Segment& piece : pieces_) {
+    scatter_bytes(copy.to, copy.copied, {piece.data, piece.bytes}, copy.operation->copy_mode);
+    copy.copied += piece.bytes;
+  }
 }
 
 void Protocol::notify_peers() {

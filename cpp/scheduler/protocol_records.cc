@@ -33,9 +33,10 @@ struct Disagreement {
 
 Disagreement compare(const Operation& operation, const Incoming* in, const Peer* peer,
                      const WireHeader& header) {
-  const std::string self = "rank " + std::to_string(operation.request.group->rank());
-  const std::string other = "rank " + std::to_string(header.sender);
+  // Called for every message: nothing is put into words before something differs.
   const auto differ = [&](const std::string& theirs, const std::string& ours) {
+    const std::string self = "rank " + std::to_string(operation.request.group->rank());
+    const std::string other = "rank " + std::to_string(header.sender);
     return Disagreement{other + " " + theirs + ", but this rank " + ours,
                         "this rank " + theirs + ", but " + self + " " + ours};
   };
@@ -50,10 +51,9 @@ Disagreement compare(const Operation& operation, const Incoming* in, const Peer*
                   "gave " + Layout::unpack(mine.layout).describe());
   }
   if (in == nullptr) return differ("sent a message", "awaits none from it");
-  const std::string dtype(mine.dtype_name());
   if (header.bytes != in->bytes || header.dtype != mine.dtype) {
     return differ("sends " + amount(header.bytes, dtype_of(header)),
-                  "expects " + amount(in->bytes, dtype));
+                  "expects " + amount(in->bytes, std::string(mine.dtype_name())));
   }
   if (point_to_point) return {};
   const Outgoing* out = const_cast<Operation&>(operation).outgoing_to(peer);
@@ -241,22 +241,14 @@ void Protocol::start_pull(Incoming& in, const WireHeader& header) {
   in.state = Incoming::State::kPulling;
   in.pull_address = header.address;
   in.pull_revocations = header.revocations;
-  if (is_priority(header.priority)) {
-    in.level = std::min(in.level, priority_level(static_cast<Priority>(header.priority)));
-  }
+  raise(in.level, header.priority);
   in.peer->pulling.add(&in, now_ns());
 }
 
 void Protocol::grant(Incoming& in) {
-  const Request& request = in.operation->request;
-  WireHeader header;
+  WireHeader header = header_about(*in.operation);
   header.kind = RecordKind::kGrant;
-  header.op = static_cast<uint8_t>(in.operation->kind());
-  header.priority = static_cast<int8_t>(request.priority);
-  header.group = request.group->id();
-  header.token = in.operation->token;
   header.peer_token = in.peer_token;
-  header.sender = request.group->rank();
   in.state = Incoming::State::kStreaming;
   in.peer->send(header, {});
 }
@@ -275,10 +267,7 @@ void Protocol::on_grant(Peer& peer, const WireHeader& header) {
   if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
   out->state = Outgoing::State::kStreaming;
   out->peer_token = header.token;
-  // The more urgent of the two sides' wishes counts.
-  if (is_priority(header.priority)) {
-    out->level = std::min(out->level, priority_level(static_cast<Priority>(header.priority)));
-  }
+  raise(out->level, header.priority);
   peer.sending.add(out, now_ns());
 }
 
@@ -302,12 +291,8 @@ void Protocol::on_cancel(Peer& peer, const WireHeader& header, std::string reaso
 }
 
 void Protocol::cancel_collective(const WireHeader& header, const std::string& reason) {
-  const auto open = std::find_if(collectives_.begin(), collectives_.end(), [&](auto& entry) {
-    return entry.first.group == header.group && entry.first.sequence == header.sequence;
-  });
-  if (open != collectives_.end()) {
-    Operation& operation = *open->second;
-    return fail(operation, Status::cancelled(operation.describe() + ": " + reason));
+  if (Operation* open = find_collective(header.group, header.sequence)) {
+    return fail(*open, Status::cancelled(open->describe() + ": " + reason));
   }
   GroupState& group = groups_[header.group];
   if (group.failed.count(header.sequence) != 0) return;

@@ -1,6 +1,7 @@
 // Leaving: a group is closed, a rank gives up, a link is lost. On protocols that one thread drives.
 
 #include "tests/cpp/check.h"
+#include "tests/cpp/ranks.h"
 #include "tests/cpp/stage.h"
 
 namespace freescale::testing {
@@ -9,35 +10,10 @@ namespace {
 constexpr size_t kSmall = 100;
 constexpr size_t kLarge = 50'000;
 
-void expect_text(const std::string& text, std::string_view part) {
-  if (text.find(part) == std::string::npos) {
-    CHECK_EQ(text, "something with '" + std::string(part) + "'");
-  }
-}
-
-Plan exchange(int self, Buffer& out, Buffer& in) {
-  std::vector<Pieces> input(2);
-  std::vector<Pieces> output(2);
-  input[1 - self] = out.pieces();
-  output[1 - self] = in.pieces();
-  return plan_all_to_all(self, input, output);
-}
-
 void expect_cancelled(const Stage::Handle& handle, std::string_view why) {
   CHECK(handle->done);
   CHECK_EQ(handle->code(), StatusCode::kCancelled);
   expect_text(handle->text(), why);
-}
-
-void expect_works(Stage& stage, size_t group) {
-  Buffer out0(kLarge, 1), in0(kLarge), out1(kLarge, 2), in1(kLarge);
-  const auto a = stage.post(0, exchange(0, out0, in0), {.group = group});
-  const auto b = stage.post(1, exchange(1, out1, in1), {.group = group});
-  stage.run();
-  CHECK(a->done && b->done);
-  CHECK_OK(a->result.status);
-  CHECK_OK(b->result.status);
-  CHECK(in0.bytes == out1.bytes);
 }
 
 // ---- Closing a group ---------------------------------------------------------------------------

@@ -14,27 +14,6 @@ using std::chrono::milliseconds;
 constexpr size_t kSmall = 100;
 constexpr size_t kLarge = 1 << 20;
 
-const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
-
-void expect_text(const std::string& text, std::string_view part) {
-  if (text.find(part) == std::string::npos) {
-    CHECK_EQ(text, "something with '" + std::string(part) + "'");
-  }
-}
-
-struct Buffers {
-  Buffers(int rank, int size, size_t bytes)
-      : out(size, pattern_bytes(rank, 0, bytes)), in(size, std::vector<std::byte>(bytes)) {}
-  Plan plan(int rank) {
-    std::vector<Pieces> input, output;
-    for (auto& one : out) input.push_back(piece(one));
-    for (auto& one : in) output.push_back(piece(one));
-    return signed_plan(plan_all_to_all(rank, input, output), OpKind::kAllToAll);
-  }
-  std::vector<std::vector<std::byte>> out;
-  std::vector<std::vector<std::byte>> in;
-};
-
 TEST(deadline_names_the_ranks_that_are_missing) {
   for (const EngineOptions& mode : kModes) {
     for (size_t bytes : {kSmall, kLarge}) {

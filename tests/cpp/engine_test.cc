@@ -15,8 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
-
 // An engine whose only group is a rank of its own: no links.
 struct Solo {
   explicit Solo(EngineOptions options = {})

@@ -20,25 +20,6 @@ using std::chrono::milliseconds;
 constexpr int kSize = 3;
 constexpr int kVictim = 2;
 
-const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
-
-void expect_text(const std::string& text, const std::string& part) {
-  if (text.find(part) == std::string::npos) CHECK_EQ(text, "something with '" + part + "'");
-}
-
-struct Buffers {
-  Buffers(int rank, int size, size_t bytes)
-      : out(size, pattern_bytes(rank, 0, bytes)), in(size, std::vector<std::byte>(bytes)) {}
-  Plan plan(int rank) {
-    std::vector<Pieces> input, output;
-    for (auto& one : out) input.push_back(piece(one));
-    for (auto& one : in) output.push_back(piece(one));
-    return signed_plan(plan_all_to_all(rank, input, output), OpKind::kAllToAll);
-  }
-  std::vector<std::vector<std::byte>> out;
-  std::vector<std::vector<std::byte>> in;
-};
-
 // ---- Death -------------------------------------------------------------------------------------
 
 void expect_death(const Status& status, pid_t victim) {

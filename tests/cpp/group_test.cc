@@ -10,9 +10,6 @@
 namespace freescale::testing {
 namespace {
 
-// With more ranks than cores spinning only steals time; both modes are run all the same.
-const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
-
 void all_to_all(Rank& self, const std::function<size_t(int, int)>& bytes,
                 const std::shared_ptr<Group>& group = nullptr) {
   std::vector<std::vector<std::byte>> out, in;

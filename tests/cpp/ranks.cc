@@ -127,4 +127,22 @@ Plan signed_plan(Plan plan, OpKind op, std::string_view dtype) {
 
 Pieces piece(std::vector<std::byte>& buffer) { return {Segment{buffer.data(), buffer.size()}}; }
 
+Buffers::Buffers(int rank, int size, size_t bytes)
+    : out(size, pattern_bytes(rank, 0, bytes)), in(size, std::vector<std::byte>(bytes)) {}
+
+Plan Buffers::plan(int rank) {
+  std::vector<Pieces> input, output;
+  for (auto& one : out) input.push_back(piece(one));
+  for (auto& one : in) output.push_back(piece(one));
+  return signed_plan(plan_all_to_all(rank, input, output), OpKind::kAllToAll);
+}
+
+void expect_text(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) {
+    if (text.find(part) == std::string::npos) {
+      CHECK_EQ(text, "something with '" + std::string(part) + "'");
+    }
+  }
+}
+
 }  // namespace freescale::testing

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpp/collectives/collectives.h"
@@ -68,5 +70,22 @@ std::vector<std::byte> pattern_bytes(int from, int to, size_t bytes);
 // Gives a plan the signature that all ranks agree on.
 Plan signed_plan(Plan plan, OpKind op, std::string_view dtype = "uint8");
 Pieces piece(std::vector<std::byte>& buffer);
+
+// Rank `rank`'s side of an all-to-all of `bytes` bytes with each of `size` ranks.
+struct Buffers {
+  Buffers(int rank, int size, size_t bytes);
+  Plan plan(int rank);
+  std::vector<std::vector<std::byte>> out;
+  std::vector<std::vector<std::byte>> in;
+};
+
+// With more ranks than cores spinning only steals time; both modes are run all the same.
+inline const EngineOptions kModes[] = {{}, {.oversubscribed = true}};
+
+// Fails the test, and shows the text, unless it contains every part.
+void expect_text(const std::string& text, std::initializer_list<std::string_view> parts);
+inline void expect_text(const std::string& text, std::string_view part) {
+  expect_text(text, {part});
+}
 
 }  // namespace freescale::testing

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tests/cpp/check.h"
 #include "tests/cpp/ranks.h"
 
 namespace freescale::testing {
@@ -95,5 +96,26 @@ void Stage::run() {
 }
 
 Buffer::Buffer(size_t size, int seed) : bytes(pattern_bytes(seed, 0, size)) {}
+
+Plan exchange(int self, Buffer& out, Buffer& in) {
+  std::vector<Pieces> input(2);
+  std::vector<Pieces> output(2);
+  input[1 - self] = out.pieces();
+  output[1 - self] = in.pieces();
+  return plan_all_to_all(self, input, output);
+}
+
+void expect_works(Stage& stage, size_t group) {
+  constexpr size_t kBytes = 50'000;  // in chunks
+  Buffer out0(kBytes, 1), in0(kBytes), out1(kBytes, 2), in1(kBytes);
+  const auto a = stage.post(0, exchange(0, out0, in0), {.group = group});
+  const auto b = stage.post(1, exchange(1, out1, in1), {.group = group});
+  stage.run();
+  CHECK(a->done && b->done);
+  CHECK_OK(a->result.status);
+  CHECK_OK(b->result.status);
+  CHECK(in0.bytes == out1.bytes);
+  CHECK(in1.bytes == out0.bytes);
+}
 
 }  // namespace freescale::testing

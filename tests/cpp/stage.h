@@ -76,4 +76,9 @@ struct Buffer {
   std::vector<std::byte> bytes;
 };
 
+// An exchange between ranks 0 and 1, as rank `self` calls it.
+Plan exchange(int self, Buffer& out, Buffer& in);
+// Fails the test unless a large exchange between ranks 0 and 1 of the group works.
+void expect_works(Stage& stage, size_t group);
+
 }  // namespace freescale::testing

@@ -1,6 +1,7 @@
 #include "cpp/base/service_thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <utility>
@@ -24,11 +25,21 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// A batch thread gets its share of the processor, but does not take it away from a running one when
+// it wakes. Needs no privilege; where it is refused, things are only slower.
+void become_batch_thread() {
+  const sched_param none{};
+  pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
+}
+
 }  // namespace
 
 std::thread start_service_thread(const char* name, std::function<void()> body) {
   const SignalsBlocked blocked;
-  std::thread thread(std::move(body));
+  std::thread thread([body = std::move(body)] {
+    become_batch_thread();
+    body();
+  });
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

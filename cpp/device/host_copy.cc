@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -86,8 +87,9 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, CopyMode) {
 
 size_t streaming_threshold() {
   static const size_t threshold = [] {
+    constexpr size_t kLargest = 32 << 20;
     const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return last_level > 0 ? static_cast<size_t>(last_level) : size_t{32} << 20;
+    return last_level > 0 ? std::min(static_cast<size_t>(last_level), kLargest) : kLargest;
   }();
   return threshold;
 }

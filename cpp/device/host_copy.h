@@ -18,9 +18,11 @@ enum class CopyMode {
 // later release store publishes the copied bytes.
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, CopyMode mode);
 
-// From this message size on streaming stores pay: the last-level cache of this machine. Measured on
-// a 32 MiB L3, 2 processes: at 8 MiB a message cached stores win by 11 %, at 64 MiB streaming ones
-// by 10 % (docs/performance.md).
+// From so many bytes landed by one operation on, streaming stores pay: the last-level cache of this
+// machine, but no more than 32 MiB of it, since large ones are shared by many cores and, on a
+// cloud's host, by other guests. Measured (docs/performance.md): 32 MiB L3, 2 processes: at 8 MiB
+// cached stores win by 11 %, at 64 MiB streaming ones by 10 %; a guest that is shown 480 MiB: at 16
+// MiB cached stores win by 8 %, at 24 MiB streaming ones by 18 %, at 64 MiB by 25 %.
 size_t streaming_threshold();
 
 }  // namespace freescale

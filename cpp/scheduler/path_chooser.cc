@@ -13,14 +13,21 @@ PathChooser::SizeClass& PathChooser::size_class(size_t bytes) {
   return classes_[std::min<size_t>(std::bit_width(bytes >> 10), kClasses - 1)];
 }
 
-Path PathChooser::choose(size_t bytes) {
-  SizeClass& all = size_class(bytes);
+bool PathChooser::explores(uint64_t number) {
+  constexpr uint64_t kGoldenRatio =
+      0x9e3779b97f4a7c15;  // Fibonacci hashing: the high bits mix best
+  constexpr int kHighBits = 6;
+  return number * kGoldenRatio >> (64 - kHighBits) == 0;
+}
+
+Path PathChooser::choose(size_t bytes, bool explore) {
+  const SizeClass& all = size_class(bytes);
   const Record& chunks = all.records[static_cast<int>(Path::kChunks)];
   const Record& pulls = all.records[static_cast<int>(Path::kPull)];
   if (chunks.count < kRemembered) return Path::kChunks;
   if (pulls.count < kRemembered) return Path::kPull;
   const Path better = pulls.best() < chunks.best() ? Path::kPull : Path::kChunks;
-  if (++all.messages % kExplore != 0) return better;
+  if (!explore) return better;
   return better == Path::kPull ? Path::kChunks : Path::kPull;
 }
 

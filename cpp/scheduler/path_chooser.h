@@ -22,13 +22,19 @@ inline constexpr int kPaths = 2;
 // (docs/performance.md). One for each peer; belongs to the holder of the progress lock.
 class PathChooser {
  public:
-  Path choose(size_t bytes);
+  // Whether the messages of operation `number` go the way that seems slower, to notice when it no
+  // longer is: one operation in 64. All its messages do, on all ranks (which number collectives
+  // alike): an operation is as slow as its slowest message, so if each message decided for itself,
+  // of the 56 messages of an all-to-all of 8 ranks one would explore nearly always. The number is
+  // mixed, or an operation that recurs at every 64th place would explore always or never.
+  static bool explores(uint64_t number);
+
+  // For a message of `bytes`: the faster path or, when it explores, the other one.
+  Path choose(size_t bytes, bool explore);
   // A message of `bytes` took `elapsed` from the match of its header to its last byte.
   void measured(Path path, size_t bytes, Nanoseconds elapsed);
 
  private:
-  // One message in so many goes the way that seems slower, to notice when it no longer is.
-  static constexpr uint32_t kExplore = 16;
   // The fastest of the last few counts: whatever else the machine does only ever adds time.
   static constexpr size_t kRemembered = 3;
   // By powers of two; all larger messages share the last class.
@@ -41,7 +47,6 @@ class PathChooser {
   };
   struct SizeClass {
     std::array<Record, kPaths> records;
-    uint32_t messages = 0;
   };
   SizeClass& size_class(size_t bytes);
 

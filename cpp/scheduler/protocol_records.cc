@@ -233,7 +233,10 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
   }
   in.matched = now_ns();
   const bool may_pull = header.address != 0 && peer.link().can_pull();
-  if (may_pull && peer.paths.choose(in.bytes) == Path::kPull) return start_pull(in, header);
+  const uint64_t number = operation.point_to_point() ? operation.token : operation.request.sequence;
+  const bool explore = PathChooser::explores(number);
+  if (may_pull && peer.paths.choose(in.bytes, explore) == Path::kPull)
+    return start_pull(in, header);
   grant(in);
 }
 

@@ -1,3 +1,7 @@
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
 #include <atomic>
 #include <cerrno>
 #include <set>
@@ -7,6 +11,7 @@
 #include "cpp/base/futex.h"
 #include "cpp/base/priority.h"
 #include "cpp/base/random.h"
+#include "cpp/base/service_thread.h"
 #include "cpp/base/status.h"
 #include "cpp/base/unique_fd.h"
 #include "tests/cpp/check.h"
@@ -102,6 +107,22 @@ TEST(futex_returns_at_its_limit_and_when_the_word_differs) {
   const Nanoseconds start = now_ns();
   futex_wait(word, 7, 10'000'000);
   CHECK_GE(now_ns() - start, 10'000'000);
+}
+
+TEST(service_threads_leave_signals_and_the_core_to_the_program) {
+  int policy = -1;
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  std::thread thread = start_service_thread("of-the-library", [&] {
+    policy = sched_getscheduler(0);
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  });
+  thread.join();
+  CHECK_EQ(policy, SCHED_BATCH);
+  CHECK_EQ(sigismember(&blocked, SIGINT), 1);
+  CHECK_EQ(sched_getscheduler(0), SCHED_OTHER);
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  CHECK_EQ(sigismember(&blocked, SIGINT), 0);
 }
 
 }  // namespace

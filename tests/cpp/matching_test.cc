@@ -90,8 +90,8 @@ TEST(mismatch_of_sizes) {
   for (size_t sent : sizes) {
     for (size_t awaited : sizes) {
       if (sent == awaited) continue;
-      const std::string sends = std::to_string(sent) + " bytes";
-      const std::string expects = std::to_string(awaited) + " bytes";
+      const std::string sends = "sends " + std::to_string(sent) + " bytes";
+      const std::string expects = "expects " + std::to_string(awaited) + " bytes";
       expect_mismatch({{}, sent, kSmall, {sends}}, {{}, kSmall, awaited, {expects}});
       expect_mismatch({{}, kLarge, awaited, {expects}}, {{}, sent, kLarge, {sends}});
     }
@@ -106,8 +106,8 @@ TEST(mismatch_of_point_to_point_sizes) {
     const auto receive =
         stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv, .tag = 3});
     stage.run();
-    const std::string sends = std::to_string(sent);
-    const std::string expects = std::to_string(sent + 1);
+    const std::string sends = "sends " + std::to_string(sent);
+    const std::string expects = "expects " + std::to_string(sent + 1);
     CHECK_EQ(receive->code(), StatusCode::kMismatch);
     expect_text(receive->text(), {"rank 1: recv with tag 3", sends, expects});
     CHECK(send->done);

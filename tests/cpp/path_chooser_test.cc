@@ -7,12 +7,13 @@ namespace {
 
 constexpr size_t kBytes = 1 << 20;
 
-// Sends `messages` of the size where each path takes its given time; returns how many were read.
+// Sends `messages` of the size, every 16th of which explores, where each path takes its given time;
+// returns how many were read.
 int count_pulls(PathChooser& chooser, size_t bytes, int messages, Nanoseconds chunks,
                 Nanoseconds pull) {
   int pulls = 0;
   for (int i = 0; i < messages; ++i) {
-    const Path path = chooser.choose(bytes);
+    const Path path = chooser.choose(bytes, i % 16 == 15);
     if (path == Path::kPull) ++pulls;
     chooser.measured(path, bytes, path == Path::kPull ? pull : chunks);
   }
@@ -23,13 +24,21 @@ TEST(path_chooser_takes_the_faster_one_and_keeps_looking_at_the_other) {
   PathChooser chooser;
   count_pulls(chooser, kBytes, 50, 100'000, 50'000);
   const int fast_pulls = count_pulls(chooser, kBytes, 160, 100'000, 50'000);
-  CHECK_GE(fast_pulls, 140);
-  CHECK_LT(fast_pulls, 160);
+  CHECK_EQ(fast_pulls, 150);
   PathChooser other;
   count_pulls(other, kBytes, 50, 50'000, 100'000);
   const int slow_pulls = count_pulls(other, kBytes, 160, 50'000, 100'000);
-  CHECK_LE(slow_pulls, 20);
-  CHECK_GT(slow_pulls, 0);
+  CHECK_EQ(slow_pulls, 10);
+}
+
+TEST(path_chooser_explores_in_few_operations_wherever_they_recur) {
+  // An operation that is called once in `stride` calls, as in a training step of so many.
+  for (const uint64_t stride : {1, 2, 8, 10, 63, 64, 65, 128}) {
+    int explored = 0;
+    for (uint64_t call = 0; call < 6400; ++call) explored += PathChooser::explores(call * stride);
+    CHECK_GE(explored, 90);
+    CHECK_LE(explored, 110);
+  }
 }
 
 TEST(path_chooser_notices_when_the_machine_changes) {

@@ -16,6 +16,8 @@ What a number means:
   returns; of the ranks the slowest counts; the median over the rounds is printed.
 * *GB/s* is the output bytes of the rank that receives most, its own part included, over that time.
 * *limit* is a copy of those bytes out of memory shared with the source, all ranks at once.
+* *floor* is torch's dispatch of a call that does nothing, and then the limit's copies: what a torch
+  backend called from Python cannot go below. MPI is called past that dispatch.
 * *vs x* is the time of x over the time of freescale: above 1, freescale is faster.
 
 Each contestant's result is checked once per cell, on poisoned outputs with data that differs by

@@ -158,10 +158,10 @@ class Cell:
     def footprint_bytes(self) -> int:
         """Memory that measuring it takes on this host, all ranks together.
 
-        Inputs and outputs, the inputs once more in the shared mapping of the limit, and room for
-        a backend that gathers into a buffer of its own first.
+        Inputs and outputs, the inputs twice more in the shared mappings of the limit and the floor,
+        and room for a backend that gathers into a buffer of its own first.
         """
-        return 2 * (self.world_size * self.input_bytes + self.total_bytes)
+        return 3 * self.world_size * self.input_bytes + 2 * self.total_bytes
 
 
 class Workload:

@@ -1,4 +1,4 @@
-"""What is timed against each other: torch backends, an MPI, and the limit.
+"""What is timed against each other: torch backends, an MPI, and two bounds.
 
 ``prepare`` does everything that a program would do once (groups, views, counts); the call it
 returns is what is timed.
@@ -158,6 +158,35 @@ class Limit(Contestant):
     def fills_output(self, op: str) -> bool:
         """All but reductions: it copies and does not add up."""
         return op not in REDUCTIONS
+
+
+class Floor(Contestant):
+    """What a torch backend called from Python cannot go below: dispatch, and then the limit.
+
+    torch's way from Python to a backend takes 4 µs in a loop of nothing else, and ten times that
+    when copies of a mebibyte have swept its code and data out of the caches. It is called here for
+    one element, on torch's own fake backend, whose all-reduce does nothing.
+    """
+
+    name = "floor"
+
+    def __init__(self, limit: Limit) -> None:
+        """Makes a group of all ranks on torch's fake backend. A collective call."""
+        # Registers the backend.
+        import torch.testing._internal.distributed.fake_pg
+
+        self._limit = limit
+        self._group = dist.new_group(backend="fake")
+        self._element = torch.zeros(1)
+
+    def prepare(self, workload: Workload) -> Call:
+        """Binds a call that does nothing and the limit's copies."""
+        dispatch = partial(dist.all_reduce, self._element, group=self._group)
+        return partial(_call_all, [dispatch, self._limit.prepare(workload)])
+
+    def fills_output(self, op: str) -> bool:
+        """As the limit."""
+        return self._limit.fills_output(op)
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> Call:

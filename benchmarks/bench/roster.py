@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from bench.contestants import Contestant, Limit, Mpi, TorchBackend
+from bench.contestants import Contestant, Floor, Limit, Mpi, TorchBackend
 from bench.ranks import Ranks
 from bench.results import CANDIDATE
 from bench.shared_mapping import shared_mapping
 
 TORCH_BACKENDS = (CANDIDATE, "gloo")
-CONTESTANTS = (*TORCH_BACKENDS, "mpi", "limit")
+CONTESTANTS = (*TORCH_BACKENDS, "mpi", "floor", "limit")
 
 
 def choose_contestants(
@@ -59,7 +59,8 @@ def make_contestant(name: str, largest_input: int, ranks: Ranks) -> Contestant:
     match name:
         case "mpi":
             return Mpi(ranks.mpi)
-        case "limit":
-            return Limit(shared_mapping(ranks, ranks.world_size * largest_input))
+        case "limit" | "floor":
+            limit = Limit(shared_mapping(ranks, ranks.world_size * largest_input))
+            return limit if name == "limit" else Floor(limit)
         case _:
             return TorchBackend(name)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpp/base/cpu_relax.h"
@@ -18,6 +19,14 @@ namespace {
 // With more ranks than cores a thread that waits gives the core away this often before it sleeps: a
 // yield costs a fraction of a sleep and a wake.
 constexpr int kYields = 64;
+
+// The engine whose completions this thread runs just now. What they submit is taken up afterwards:
+// at once, a chain of operations that end immediately (in a group of one rank) would nest on the
+// stack without bound.
+thread_local const EngineCore* completing = nullptr;
+
+// How many links of a chain of operations that end immediately submit() follows itself.
+constexpr int kChainedInSubmit = 64;
 
 // How many rounds of progress (of at most a chunk or so each) go between two looks at the clock.
 constexpr unsigned kRoundsPerClock = 64;
@@ -135,14 +144,18 @@ void EngineCore::submit(Request request) {
     submitted_.push_back(std::move(operation));
   }
   has_submissions_.store(true, std::memory_order_seq_cst);
-  if (caller_waits) return;
+  if (caller_waits || completing == this) return;
   Lock lock(progress_mutex_, std::try_to_lock);
-  // Whoever holds the lock looks at the queue between two chunks, and again before it leaves.
-  if (!lock.owns_lock()) return;
-  take_submissions();
-  protocol_.poll_records();
-  protocol_.notify_peers();
-  run_finished(lock);
+  // Whoever holds the lock looks at the queue between two chunks, and again before it leaves. A
+  // chain of operations goes on elsewhere after a while: a caller that does not wait wants to come
+  // back.
+  const auto pending = [&] { return has_submissions_.load(std::memory_order_acquire); };
+  for (int i = 0; i < kChainedInSubmit && lock.owns_lock() && pending(); ++i) {
+    take_submissions();
+    protocol_.poll_records();
+    protocol_.notify_peers();
+    run_finished(lock);
+  }
   leave(lock);
 }
 
@@ -173,9 +186,11 @@ void EngineCore::run_finished(Lock& lock) {
   while (lock.owns_lock() && protocol_.has_finished()) {
     std::vector<Protocol::Finished> finished = protocol_.take_finished();
     lock.unlock();
+    const EngineCore* outer = std::exchange(completing, this);
     for (Protocol::Finished& one : finished) {
       if (one.on_done) one.on_done(one.result);
     }
+    completing = outer;
     // Whoever waits for one of these may be asleep.
     call_next();
     if (doorbell_.caller_waits()) doorbell_.ring_always(Doorbell::kCaller);

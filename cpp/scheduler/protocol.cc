@@ -71,12 +71,21 @@ void Protocol::post(std::unique_ptr<Operation> owned) {
 void Protocol::refuse_departed(Operation& operation) {
   const GroupState& group = groups_[operation.request.group->id()];
   for (const Incoming& in : operation.incoming) {
-    const auto left = group.closed_by.find(in.rank);
-    if (in.state != Incoming::State::kAwaited || left == group.closed_by.end()) continue;
+    if (in.state != Incoming::State::kAwaited) continue;
+    const int rank = departed(group, operation.request.group->size(), in.rank);
+    if (rank == kNobody) continue;
     return fail(operation,
-                Status::cancelled(operation.describe() + ": rank " + std::to_string(in.rank) +
-                                  " left the group: " + left->second));
+                Status::cancelled(operation.describe() + ": rank " + std::to_string(rank) +
+                                  " left the group: " + group.closed_by.at(rank)));
   }
+}
+
+// A rank that left the group and so will not send what is `awaited` from it; from kAnySource only
+// when all others have left.
+int Protocol::departed(const GroupState& group, int size, int awaited) {
+  if (awaited != kAnySource) return group.closed_by.count(awaited) != 0 ? awaited : kNobody;
+  const bool all = size > 1 && group.closed_by.size() == static_cast<size_t>(size - 1);
+  return all ? group.closed_by.rbegin()->first : kNobody;
 }
 
 // Whether the operation may start at all; resolves its peers.
@@ -454,39 +463,49 @@ void Protocol::check_deadlines(Nanoseconds now) {
 }
 
 // A link that failed may still hold what its peer sent before: operations end only when that is
-// used up.
+// used up. A receive from anyone ends with the first member that is lost, as MPI's fault tolerance
+// (ULFM) has it: the lost one may be the one that would have sent.
 void Protocol::check_links() {
   for (const auto& peer : peers_) {
     if (!peer->link().failed()) continue;
     while (drain(*peer)) {
     }
     const Status& why = peer->link().failure();
-    fail_open([&](const OpenMessage& message) { return message.peer == peer.get(); }, why.code(),
-              "is lost: " + why.message());
+    fail_open(
+        [&](const OpenMessage& message) {
+          if (message.peer == peer.get()) return message.rank;
+          if (message.rank != kAnySource) return kNobody;
+          const int rank = rank_of(message.group, *peer);
+          // Who left the group before is not lost to it.
+          return groups_[message.group.id()].closed_by.count(rank) != 0 ? kNobody : rank;
+        },
+        why.code(), "is lost: " + why.message());
   }
 }
 
-// The rank of an open message that `concerns` picks, or -1.
-int Protocol::find_open(const Operation& operation, const Concerns& concerns) {
+int Protocol::find_culprit(const Operation& operation, const Blame& blame) {
+  const Group& group = *operation.request.group;
   for (const Outgoing& out : operation.outgoing) {
     if (out.state == Outgoing::State::kDone) continue;
     const bool granted = out.state == Outgoing::State::kStreaming;
-    if (concerns({&operation, out.peer, out.rank, granted})) return out.rank;
+    const int culprit = blame({group, out.peer, out.rank, granted});
+    if (culprit != kNobody) return culprit;
   }
   for (const Incoming& in : operation.incoming) {
     if (in.state == Incoming::State::kDone) continue;
     const bool granted = in.state != Incoming::State::kAwaited;
-    if (concerns({&operation, in.peer, in.rank, granted})) return in.rank;
+    const int culprit = blame({group, in.peer, in.rank, granted});
+    if (culprit != kNobody) return culprit;
   }
-  return -1;
+  return kNobody;
 }
 
 // Ends the operations that wait for something that will not come; `reason` follows "rank 3 ".
-void Protocol::fail_open(const Concerns& concerns, StatusCode code, const std::string& reason) {
+void Protocol::fail_open(const Blame& blame, StatusCode code, const std::string& reason) {
   std::vector<std::pair<uint64_t, int>> doomed;
   for (const auto& [token, operation] : operations_) {
-    const int rank = find_open(*operation, concerns);
-    if (rank >= 0) doomed.emplace_back(token, rank);
+    const int rank = find_culprit(*operation, blame);
+    if (rank != kNobody) doomed.emplace_back(token, rank);
   }
   for (const auto& [token, rank] : doomed) {
     const auto entry = operations_.find(token);

@@ -107,7 +107,7 @@ class Protocol {
   void note_stray(Peer& peer, const WireHeader& header);
   void grant(Incoming& in);
   void start_pull(Incoming& in, const WireHeader& header);
-  static bool is_member(const Request& request, const Peer& peer);
+  static int rank_of(const Group& group, const Peer& peer);
 
   // Chunks.
   void landed(Incoming& in, Path path);
@@ -142,14 +142,17 @@ class Protocol {
   void drop_early(const std::function<bool(const WireHeader&)>& unwanted);
   // One unfinished message of an operation, in one direction.
   struct OpenMessage {
-    const Operation* operation;
+    const Group& group;
     const Peer* peer;  // null for a receive from anyone
-    int rank;
-    bool granted;  // chunks flow: what was sent before a rank left still counts
+    int rank;          // kAnySource for that
+    bool granted;      // chunks flow: what was sent before a rank left still counts
   };
-  using Concerns = std::function<bool(const OpenMessage&)>;
-  void fail_open(const Concerns& concerns, StatusCode code, const std::string& reason);
-  static int find_open(const Operation& operation, const Concerns& concerns);
+  // The rank because of which a message will never be complete, or kNobody.
+  using Blame = std::function<int(const OpenMessage&)>;
+  static constexpr int kNobody = -1;
+  void fail_open(const Blame& blame, StatusCode code, const std::string& reason);
+  static int find_culprit(const Operation& operation, const Blame& blame);
+  static int departed(const GroupState& group, int size, int awaited);
 
   // How many ended collectives a group remembers, to tell late records from early ones.
   static constexpr size_t kRemembered = 256;

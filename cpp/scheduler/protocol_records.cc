@@ -149,7 +149,8 @@ void Protocol::on_message(Peer& peer, const WireHeader& header,
     for (Incoming* in : awaiting_point_to_point_) {
       const Request& request = in->operation->request;
       const bool fits = request.group->id() == header.group && request.tag == header.tag &&
-                        (in->peer == &peer || (in->rank == kAnySource && is_member(request, peer)));
+                        (in->peer == &peer ||
+                         (in->rank == kAnySource && rank_of(*request.group, peer) != kNobody));
       if (fits) return match(*in, peer, header, payload);
     }
     return keep_early(peer, header, payload);
@@ -164,11 +165,12 @@ void Protocol::on_message(Peer& peer, const WireHeader& header,
   refuse(operation, nullptr, peer, header);
 }
 
-bool Protocol::is_member(const Request& request, const Peer& peer) {
-  for (int rank = 0; rank < request.group->size(); ++rank) {
-    if (request.group->shared_link(rank).get() == &peer.link()) return true;
+// Of the peer in the group, or kNobody.
+int Protocol::rank_of(const Group& group, const Peer& peer) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.shared_link(rank).get() == &peer.link()) return rank;
   }
-  return false;
+  return kNobody;
 }
 
 void Protocol::keep_early(Peer& peer, const WireHeader& header,
@@ -326,8 +328,9 @@ void Protocol::on_group_closed(const WireHeader& header, std::string reason) {
   group.closed_by.emplace(header.sender, reason);
   fail_open(
       [&](const OpenMessage& message) {
-        return message.operation->request.group->id() == header.group &&
-               message.rank == header.sender && !message.granted;
+        const bool concerned = message.group.id() == header.group && !message.granted &&
+                               (message.rank == header.sender || message.rank == kAnySource);
+        return concerned ? departed(group, message.group.size(), message.rank) : kNobody;
       },
       StatusCode::kCancelled, "left the group: " + reason);
 }

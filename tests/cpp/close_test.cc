@@ -118,6 +118,30 @@ TEST(close_right_after_completion_does_not_hurt_a_slower_peer) {
   CHECK(in.bytes == out.bytes);
 }
 
+TEST(close_by_all_others_ends_a_receive_from_anyone) {
+  for (const bool posted_first : {true, false}) {
+    Stage stage(3);
+    Buffer in(kSmall);
+    Stage::Handle receive;
+    const auto post = [&] {
+      receive = stage.post(0, plan_receive(kAnySource, in.pieces()), {.op = OpKind::kRecv});
+    };
+    if (posted_first) post();
+    stage.close_group(1, 0, "it was destroyed");
+    stage.run();
+    // Rank 2 may still send.
+    if (posted_first) CHECK(!receive->done);
+    // The process of rank 1 ends, as it may.
+    stage.link(0, 1).fail(Status::peer_lost("process 4242 has ended"));
+    stage.run();
+    if (posted_first) CHECK(!receive->done);
+    stage.close_group(2, 0, "it was destroyed");
+    stage.run();
+    if (!posted_first) post();
+    expect_cancelled(receive, "rank 2 left the group: it was destroyed");
+  }
+}
+
 TEST(close_gives_credits_back) {
   Stage stage(2);
   Buffer out(kSmall, 1), in(kSmall);
@@ -357,6 +381,32 @@ TEST(lost_link_still_delivers_what_was_sent) {
       CHECK_OK(receive->result.status);
       CHECK(in.bytes == out.bytes);
     }
+  }
+}
+
+TEST(loss_of_any_member_ends_a_receive_from_anyone) {
+  for (const bool posted_first : {true, false}) {
+    Stage stage(3);
+    Buffer in(kSmall), out(kSmall, 1);
+    Stage::Handle receive;
+    const auto post = [&] {
+      receive = stage.post(0, plan_receive(kAnySource, in.pieces()), {.op = OpKind::kRecv});
+      stage.run();
+    };
+    // What a member sent before still counts.
+    stage.post(2, plan_send(0, out.pieces()), {.op = OpKind::kSend});
+    stage.run();
+    if (posted_first) post();
+    stage.link(0, 2).fail(Status::peer_lost("process 4242 has died"));
+    stage.run();
+    if (!posted_first) post();
+    CHECK(receive->done);
+    CHECK_OK(receive->result.status);
+    CHECK(in.bytes == out.bytes);
+    post();
+    CHECK(receive->done);
+    CHECK_EQ(receive->code(), StatusCode::kPeerLost);
+    expect_text(receive->text(), {"rank 0: recv", "rank 2 is lost: process 4242 has died"});
   }
 }
 

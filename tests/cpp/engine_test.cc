@@ -103,6 +103,29 @@ TEST(engine_looks_at_deadlines_while_it_is_busy) {
   }
 }
 
+// In a group of one rank each ends inside its submit(). The chain must neither grow the stack
+// (100,000 frames do not fit) nor keep the caller that does not wait.
+TEST(engine_runs_chains_that_end_immediately) {
+  for (const EngineOptions& mode : kModes) {
+    std::vector<std::byte> from(64), to(64);
+    std::atomic<int> left{100'000};
+    Completion done;
+    Solo solo(mode);
+    std::function<void(const OpResult&)> next = [&](const OpResult& result) {
+      CHECK_OK(result.status);
+      if (left.fetch_sub(1) == 1) return done.set();
+      Request request;
+      request.group = solo.group;
+      request.sequence = solo.group->next_sequence();
+      request.plan = signed_plan(plan_all_to_all(0, {piece(from)}, {piece(to)}), OpKind::kAllToAll);
+      request.on_done = next;
+      solo.engine.submit(std::move(request));
+    };
+    next({});
+    CHECK(solo.engine.wait(done, Deadline::after(std::chrono::seconds(30))));
+  }
+}
+
 TEST(engine_leaves_nothing_behind) {
   {
     Solo warm_up;

@@ -81,6 +81,17 @@ def check_receiver_wakes(rank: int, size: int) -> None:
         die()
     if rank == 0:
         expect_loss(lambda: dist.recv(torch.empty(1), 1), 1)
+        # From anyone: the dead rank may be the one that would have sent.
+        expect_loss(lambda: dist.recv(torch.empty(1)), 1)
+
+
+def check_receiver_from_anyone_wakes(rank: int, size: int) -> None:
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.3)
+        die()
+    if rank == 0:
+        expect_loss(lambda: dist.recv(torch.empty(1)), 1)
 
 
 def check_others_go_on(rank: int, size: int) -> None:
@@ -112,6 +123,7 @@ def test_asynchronous_works_end(launch: Launcher) -> None:
 
 def test_receiver_wakes(launch: Launcher) -> None:
     launch(check_receiver_wakes, 3, dies={1}, timeout=TIMEOUT)
+    launch(check_receiver_from_anyone_wakes, 3, dies={1}, timeout=TIMEOUT)
 
 
 def test_groups_without_the_dead_rank_go_on(launch: Launcher) -> None:

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "backend/dtype.h"
+#include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/priority.h"
 #include "backend/store_adapter.h"
@@ -44,13 +45,20 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
       std::make_shared<Group>(membership.group_id, options_->group_name, rank,
                               std::move(membership.links), environment_.first_sequence);
   members_.process->add_group(members_.group, count_ranks_on_host(links_));
-  context_ = std::make_shared<GroupContext>(members_.group, members_.process);
+  flight_recorder(environment_);
+  context_ = std::make_shared<GroupContext>(
+      members_.group, members_.process, environment_,
+      std::make_shared<FlightGroup>(FlightGroup{membership.group_id, options_->group_name, rank,
+                                                size, options_->global_ranks_in_group}));
   init();
 }
 
 Backend::~Backend() { close("the group was destroyed"); }
 
-void Backend::abort() { close("the group was aborted"); }
+void Backend::abort() {
+  write_flight_dump(environment_, *context_->flight_group());
+  close("the group was aborted");
+}
 
 void Backend::shutdown() { close("the group was shut down"); }
 
@@ -113,6 +121,8 @@ void Backend::give_up(const Call& call, const std::exception& error) {
     std::lock_guard<std::mutex> lock(mutex_);
     members = members_;
   }
+  const uint64_t flight = note_call(call, {}, {}, 0);
+  flight_recorder().end(flight, {Status::invalid_argument(exception_text(error))});
   if (members.process == nullptr) return;
   members.process->engine().reject(*members.group, call.site.sequence, call.site.op,
                                    exception_text(error));
@@ -140,7 +150,9 @@ c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layo
                                          const Submit& submit) {
   Members members = usable_members(call.site);
   Engine& engine = members.process->engine();
-  auto work = c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging));
+  const uint64_t flight = note_call(call, operands, plan, tag);
+  auto work =
+      c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging), flight);
   note_coalesced(work);
   Request request = make_request(call, std::move(members.group), std::move(plan), layout, tag);
   request.on_done = [held = work](const OpResult& result) mutable {
@@ -160,6 +172,31 @@ c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, co
                                                  Operands operands, Staging staging) {
   return launch(call, std::move(plan), layout, /*tag=*/0, std::move(operands), std::move(staging),
                 [](Engine& engine, Request request) { engine.submit(std::move(request)); });
+}
+
+uint64_t Backend::note_call(const Call& call, const Operands& operands, const Plan& plan,
+                            uint32_t tag) const {
+  const auto bytes = [](const std::vector<at::Tensor>& tensors) {
+    uint64_t sum = 0;
+    for (const at::Tensor& tensor : tensors) sum += tensor.nbytes();
+    return sum;
+  };
+  FlightRecord record;
+  record.group = context_->flight_group();
+  record.op = call.site.op;
+  record.sequence = call.site.sequence;
+  if (call.site.sequence == 0) {
+    record.tag = tag;
+    for (const auto* messages : {&plan.sends, &plan.receives}) {
+      if (!messages->empty()) record.peer = messages->front().peer;
+    }
+  }
+  record.dtype = padded_name(dtype_name(call.dtype));
+  record.bytes_in = bytes(operands.inputs);
+  record.bytes_out = bytes(operands.outputs);
+  record.priority = call.priority;
+  record.begin = call.begin;
+  return flight_recorder().begin(std::move(record));
 }
 
 RecordedGroup Backend::recorded_group() const {

@@ -173,6 +173,9 @@ class Backend final : public c10d::Backend {
   static Request make_request(const Call& call, std::shared_ptr<Group> group, Plan plan,
                               const Layout& layout, uint32_t tag);
   RecordedGroup recorded_group() const;
+  // Enters the call into the flight recorder; returns its number there.
+  uint64_t note_call(const Call& call, const Operands& operands, const Plan& plan,
+                     uint32_t tag) const;
 
   ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;
   c10::intrusive_ptr<c10d::Work> all_reduce_flat(const Call& call,

@@ -46,14 +46,29 @@ constexpr Variable kVariables[] = {
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.spin = std::chrono::microseconds(parse_number<int32_t>(name, text, 0));
      }},
+    {"TORCH_FR_BUFFER_SIZE",
+     [](std::string_view name, std::string_view text, Environment& environment) {
+       environment.flight_records = static_cast<size_t>(parse_number<int32_t>(name, text, 0));
+     }},
+    {"TORCH_FR_DUMP_TEMP_FILE",
+     [](std::string_view, std::string_view text, Environment& environment) {
+       environment.flight_dump_prefix = text;
+     }},
 };
 
-const Variable& find_variable(std::string_view name) {
+const Variable* find_variable(std::string_view name) {
   for (const Variable& variable : kVariables) {
-    if (variable.name == name) return variable;
+    if (variable.name == name) return &variable;
   }
+  return nullptr;
+}
+
+// Of the names that are ours: a misspelt one must not pass for a default.
+void refuse_unknown(std::string_view name) {
+  if (name.substr(0, kPrefix.size()) != kPrefix) return;
   std::string known;
   for (const Variable& variable : kVariables) {
+    if (variable.name.substr(0, kPrefix.size()) != kPrefix) continue;
     if (!known.empty()) known += ", ";
     known += variable.name;
   }
@@ -67,11 +82,14 @@ Environment Environment::read() {
   Environment environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (text.substr(0, kPrefix.size()) != kPrefix) continue;
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);
-    find_variable(name).read(name, text.substr(equals + 1), environment);
+    if (const Variable* variable = find_variable(name)) {
+      variable->read(name, text.substr(equals + 1), environment);
+    } else {
+      refuse_unknown(name);
+    }
   }
   return environment;
 }

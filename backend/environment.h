@@ -3,12 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "backend/priority.h"
 
 namespace freescale {
 
-// All that the environment says: the FREESCALE_* variables.
+// All that the environment says: the FREESCALE_* variables, and those of torch that we honour.
 struct Environment {
   // FREESCALE_SPIN_US: how long a waiting thread polls before it sleeps, where every rank has a
   // core of its own.
@@ -18,6 +19,12 @@ struct Environment {
   // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group, the same on all ranks.
   // For tests beyond 32 bits.
   int64_t first_sequence = 0;
+  // TORCH_FR_BUFFER_SIZE: how many calls the flight recorder remembers; torch's own default.
+  size_t flight_records = 2000;
+  // TORCH_FR_DUMP_TEMP_FILE: where dumps after a failed call or an abort go, the rank is appended;
+  // empty: nowhere. (torch's NCCL backend has a default in /tmp; we leave no file that nobody asked
+  // for.)
+  std::string flight_dump_prefix;
   // FREESCALE_POLICY: see PriorityPolicy::parse().
   PriorityPolicy policy;
 

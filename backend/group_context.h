@@ -2,11 +2,14 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "backend/environment.h"
 #include "backend/process_engine.h"
 #include "cpp/base/status.h"
+#include "cpp/scheduler/flight_recorder.h"
 #include "cpp/scheduler/group.h"
 
 namespace freescale {
@@ -15,8 +18,16 @@ namespace freescale {
 // whose links must go when it is closed, nor the engine.
 class GroupContext {
  public:
-  GroupContext(const std::shared_ptr<Group>& group, const std::shared_ptr<ProcessEngine>& process)
-      : group_(group), process_(process), engine_(&process->engine()) {}
+  GroupContext(const std::shared_ptr<Group>& group, const std::shared_ptr<ProcessEngine>& process,
+               Environment environment, std::shared_ptr<const FlightGroup> flight_group)
+      : environment_(std::move(environment)),
+        flight_group_(std::move(flight_group)),
+        group_(group),
+        process_(process),
+        engine_(&process->engine()) {}
+
+  const Environment& environment() const { return environment_; }
+  const std::shared_ptr<const FlightGroup>& flight_group() const { return flight_group_; }
 
   // Null when the group was closed.
   std::shared_ptr<Group> lock_group() const { return group_.lock(); }
@@ -36,6 +47,8 @@ class GroupContext {
   c10d::ErrorType error() const { return error_.load(); }
 
  private:
+  const Environment environment_;
+  const std::shared_ptr<const FlightGroup> flight_group_;
   const std::weak_ptr<Group> group_;
   const std::weak_ptr<ProcessEngine> process_;
   Engine* const engine_;

@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/backend.h"
+#include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/options.h"
 #include "backend/priority.h"
@@ -122,6 +123,12 @@ void bind_statistics(py::module_& module) {
              py::call_guard<py::gil_scoped_release>());
 }
 
+void bind_flight_recorder(py::module_& module) {
+  module.def("flight_dump", &flight_dump,
+             "The recorded calls of this process as JSON (see freescale_pg.debug).",
+             py::call_guard<py::gil_scoped_release>());
+}
+
 void bind_priority(py::module_& module) {
   module.def(
       "set_thread_priority",
@@ -166,6 +173,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bind_options(module);
   bind_backend(module);
   bind_statistics(module);
+  bind_flight_recorder(module);
   bind_priority(module);
   close_groups_at_exit();
 }

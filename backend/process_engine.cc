@@ -32,12 +32,6 @@ Registry& registry() {
   return *instance;
 }
 
-std::shared_ptr<ProcessEngine> current() {
-  std::lock_guard<std::mutex> lock(registry().mutex);
-  std::shared_ptr<ProcessEngine> process = registry().current.lock();
-  return process != nullptr && !process->is_forked_copy() ? process : nullptr;
-}
-
 int available_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
@@ -85,6 +79,12 @@ std::shared_ptr<ProcessEngine> ProcessEngine::acquire(const BackendOptions& opti
   process.reset(new ProcessEngine(options, environment));
   registry().current = process;
   return process;
+}
+
+std::shared_ptr<ProcessEngine> ProcessEngine::current() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  std::shared_ptr<ProcessEngine> process = registry().current.lock();
+  return process != nullptr && !process->is_forked_copy() ? process : nullptr;
 }
 
 ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& environment)

@@ -22,6 +22,9 @@ class ProcessEngine {
   static std::shared_ptr<ProcessEngine> acquire(const BackendOptions& options,
                                                 const Environment& environment);
 
+  // The one that is in use, or null.
+  static std::shared_ptr<ProcessEngine> current();
+
   // Closes every group of this process. For the end of the program: afterwards no completion runs
   // Python code any more.
   static void close_all_groups(const std::string& reason);

@@ -29,17 +29,18 @@ void ReductionPipeline::submit(const Block& block, int stage) {
   request.on_done = [held = shared_from_this(), block, stage](const OpResult& result) mutable {
     // Let go of here, where no lock is held: the last one frees the scratch memory.
     const std::shared_ptr<ReductionPipeline> self = std::move(held);
-    self->on_exchanged(block, stage, result.status);
+    self->on_exchanged(block, stage, result);
   };
   engine_.submit(std::move(request));
 }
 
 void ReductionPipeline::on_exchanged(const Block& block, int stage,
-                                     const Status& exchanged) noexcept {
-  const Status status = exchanged.ok() ? finish_stage(block, stage) : exchanged;
+                                     const OpResult& exchanged) noexcept {
+  note_paths(exchanged.paths);
+  const Status status = exchanged.status.ok() ? finish_stage(block, stage) : exchanged.status;
   if (!status.ok()) note_failure(status);
   if (!failed_ && advance(block, stage)) return;
-  if (slots_in_use_.fetch_sub(1) == 1) on_done_({outcome()});
+  if (slots_in_use_.fetch_sub(1) == 1) on_done_(outcome());
 }
 
 Status ReductionPipeline::finish_stage(const Block& block, int stage) {
@@ -63,6 +64,11 @@ bool ReductionPipeline::advance(const Block& block, int stage) {
   return true;
 }
 
+void ReductionPipeline::note_paths(PathSet paths) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  paths_.add(paths);
+}
+
 void ReductionPipeline::note_failure(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -74,9 +80,9 @@ void ReductionPipeline::note_failure(const Status& status) {
   engine_.reject(*model_.group, model_.sequence, model_.plan.signature.op, status.message());
 }
 
-Status ReductionPipeline::outcome() {
+OpResult ReductionPipeline::outcome() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return failure_;
+  return {failure_, kAnySource, paths_};
 }
 
 }  // namespace freescale

@@ -24,12 +24,13 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
 
  private:
   void submit(const Block& block, int stage);
-  void on_exchanged(const Block& block, int stage, const Status& exchanged) noexcept;
+  void on_exchanged(const Block& block, int stage, const OpResult& exchanged) noexcept;
   Status finish_stage(const Block& block, int stage);
   // Submits what follows in this slot; false when nothing does.
   bool advance(const Block& block, int stage);
+  void note_paths(PathSet paths);
   void note_failure(const Status& status);
-  Status outcome();
+  OpResult outcome();
 
   Engine& engine_;
   const Request model_;
@@ -38,8 +39,9 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
   std::atomic<int64_t> next_block_{0};
   std::atomic<int> slots_in_use_{0};
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;  // guards failure_
+  std::mutex mutex_;  // guards the rest
   Status failure_;    // the first one
+  PathSet paths_;
 };
 
 }  // namespace freescale

@@ -7,6 +7,7 @@
 #include <ATen/core/jit_type.h>
 
 #include "backend/errors.h"
+#include "backend/flight_dump.h"
 
 namespace freescale {
 namespace {
@@ -83,13 +84,14 @@ c10d::OpType op_type(OpKind op) {
 }
 
 Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands,
-           Staging staging)
+           Staging staging, uint64_t flight)
     : c10d::Work(call.site.rank, op_type(call.site.op), work_title(call.site.op),
                  profiled_inputs(operands)),
       context_(std::move(context)),
       call_(call),
       operands_(std::move(operands)),
-      staging_(std::move(staging)) {}
+      staging_(std::move(staging)),
+      flight_(flight) {}
 
 Status Work::copy_back() {
   try {
@@ -100,12 +102,22 @@ Status Work::copy_back() {
   }
 }
 
+// For those who ask later what this call came to.
+void Work::note_end(PathSet paths) {
+  context_->engine_in_completion().statistics().count_in_flight(call_.site.op, call_.priority,
+                                                                now_ns() - call_.begin);
+  flight_recorder().end(flight_, {status_, source_, paths});
+  if (status_.ok()) return;
+  context_->note_failure(status_);
+  // Not only for a timeout here: the first rank that runs out of time tells the others to give up,
+  // and it takes the dumps of all to see who was missing.
+  write_flight_dump(context_->environment(), *context_->flight_group());
+}
+
 void Work::complete(const OpResult& result) noexcept {
   status_ = result.status.ok() ? copy_back() : result.status;
   source_ = result.source;
-  if (!status_.ok()) context_->note_failure(status_);
-  context_->engine_in_completion().statistics().count_in_flight(call_.site.op, call_.priority,
-                                                                now_ns() - call_.begin);
+  note_end(result.paths);
   operands_.inputs.clear();
   staging_.release();
   // Ends the profiler's range, so it goes before anything that lets others continue.

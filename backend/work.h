@@ -19,7 +19,9 @@ namespace freescale {
 // the call's tensors until the call is done, the outputs for as long as it lives.
 class Work final : public c10d::Work {
  public:
-  Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands, Staging staging);
+  // `flight` is the call's number in the flight recorder.
+  Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands, Staging staging,
+       uint64_t flight);
 
   const Operands& operands() const { return operands_; }
 
@@ -49,6 +51,7 @@ class Work final : public c10d::Work {
 
  private:
   Status copy_back();
+  void note_end(PathSet paths);
   bool wait_until_set(std::chrono::milliseconds timeout);
   void settle_future();
   void settle(c10::ivalue::Future& future) const;
@@ -57,6 +60,7 @@ class Work final : public c10d::Work {
   const Call call_;
   Operands operands_;
   Staging staging_;
+  const uint64_t flight_;
   // Written before completion_ is set, read after.
   Status status_;
   int source_ = kAnySource;

@@ -383,6 +383,11 @@ void Engine::close_group(Group& group, const std::string& reason) {
   core_->alter([&](Protocol& protocol) { protocol.close_group(group, reason); });
 }
 void Engine::set_oversubscribed(bool oversubscribed) { core_->set_oversubscribed(oversubscribed); }
+std::vector<OpenOperation> Engine::open_operations() {
+  std::vector<OpenOperation> open;
+  core_->alter([&](Protocol& protocol) { open = protocol.open_operations(); });
+  return open;
+}
 Statistics& Engine::statistics() { return core_->statistics; }
 
 }  // namespace freescale

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cpp/base/clock.h"
 #include "cpp/base/status.h"
 #include "cpp/scheduler/completion.h"
+#include "cpp/scheduler/operation.h"
 #include "cpp/scheduler/request.h"
 #include "cpp/scheduler/statistics.h"
 #include "cpp/transport/shm/doorbell.h"
@@ -57,6 +59,9 @@ class Engine {
 
   // For when more ranks turn up on this host.
   void set_oversubscribed(bool oversubscribed);
+
+  // What is in flight, for people who look for what hangs. Takes the progress lock.
+  std::vector<OpenOperation> open_operations();
 
   Statistics& statistics();
 

@@ -111,7 +111,10 @@ std::string Operation::describe_missing() const {
     return std::to_string(done) + " of " + std::to_string(all) + " bytes " + verb;
   };
   for (const Incoming& in : incoming) {
-    if (in.state == Incoming::State::kAwaited) add(in.rank, "it has not sent");
+    if (in.state == Incoming::State::kAwaited) {
+      // Headers go out when an operation is called: without one the peer has not come to it.
+      add(in.rank, point_to_point() ? "it has not sent" : "it has not called it");
+    }
     if (in.state == Incoming::State::kStreaming || in.state == Incoming::State::kPulling) {
       add(in.rank, progress(in.landed, in.bytes, "arrived"));
     }

@@ -76,6 +76,7 @@ struct Operation {
   std::vector<LocalCopy> local;
   size_t pending = 0;  // messages and copies that are not done
   CopyMode copy_mode = CopyMode::kCached;
+  PathSet paths;  // that its messages took so far
 
   OpKind kind() const { return request.plan.signature.op; }
   bool point_to_point() const { return kind() == OpKind::kSend || kind() == OpKind::kRecv; }
@@ -86,6 +87,13 @@ struct Operation {
 
   Outgoing* outgoing_to(const Peer* peer);
   Incoming* incoming_from(const Peer* peer);
+};
+
+// What an operation in flight waits for.
+struct OpenOperation {
+  uint64_t group = 0;     // Group::id()
+  uint64_t sequence = 0;  // 0: point-to-point
+  std::string missing;    // Operation::describe_missing()
 };
 
 // Checks the request's plan against its group and spreads it over the operation's lists; their

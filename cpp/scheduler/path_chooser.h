@@ -5,20 +5,14 @@
 #include <cstdint>
 
 #include "cpp/base/clock.h"
+#include "cpp/scheduler/path.h"
 
 namespace freescale {
 
-// The two ways in which a message can come from a peer of this host.
-enum class Path : uint8_t {
-  kChunks,  // through the chunk lane: both sides copy, in parallel
-  kPull,    // this side reads the sender's memory: one copy and a system call
-};
-inline constexpr int kPaths = 2;
-
-// Picks the faster path for each size by measuring both, all the time. Which one wins depends on
-// the size, on the machine, and on where the two processes run just now: on cores that share a
-// cache, chunks took 58 us and reads 78 us for a 1 MiB all-to-all; on cores that do not, chunks
-// took 170 us and reads 73 us. A virtual machine moves between the two within seconds
+// Picks the faster of kChunks and kPull for each size by measuring both, all the time. Which one
+// wins depends on the size, on the machine, and on where the two processes run just now: on cores
+// that share a cache, chunks took 58 us and reads 78 us for a 1 MiB all-to-all; on cores that do
+// not, chunks took 170 us and reads 73 us. A virtual machine moves between the two within seconds
 // (docs/performance.md). One for each peer; belongs to the holder of the progress lock.
 class PathChooser {
  public:
@@ -46,7 +40,7 @@ class PathChooser {
     Nanoseconds best() const;
   };
   struct SizeClass {
-    std::array<Record, kPaths> records;
+    std::array<Record, 2> records;  // of kChunks and kPull
   };
   SizeClass& size_class(size_t bytes);
 

@@ -49,16 +49,22 @@ struct Message {
   size_t bytes() const { return total_bytes(segments); }
 };
 
+// Names of dtypes travel in a fixed field: torch's name, e.g. "float32", padded with zeros.
+using DtypeName = std::array<char, 16>;
+
+inline DtypeName padded_name(std::string_view name) {
+  DtypeName padded{};
+  name.copy(padded.data(), padded.size());
+  return padded;
+}
+
 // What the ranks of one operation must agree on; compared on arrival, before a byte lands.
 struct Signature {
   OpKind op = OpKind::kNone;
-  std::array<char, 16> dtype{};  // torch's name, e.g. "float32", zero-padded
-  uint64_t layout = 0;           // Layout::pack(): what else must agree
+  DtypeName dtype{};
+  uint64_t layout = 0;  // Layout::pack(): what else must agree
 
-  void set_dtype(std::string_view name) {
-    dtype.fill('\0');
-    name.copy(dtype.data(), dtype.size());
-  }
+  void set_dtype(std::string_view name) { dtype = padded_name(name); }
   std::string_view dtype_name() const {
     size_t length = 0;
     while (length < dtype.size() && dtype[length] != '\0') ++length;

@@ -193,6 +193,7 @@ void Protocol::start_send(Outgoing& out) {
     peer.count_inline_sent();
     out.sent = out.bytes;
     out.state = Outgoing::State::kDone;
+    out.operation->paths.add(Path::kInline);
     --out.operation->pending;
     return;
   }
@@ -207,6 +208,7 @@ void Protocol::start_send(Outgoing& out) {
 
 void Protocol::start_local_copies(Operation& operation) {
   for (LocalCopy& copy : operation.local) {
+    operation.paths.add(Path::kLocal);
     if (copy.bytes > kImmediateCopyBytes) {
       copying_.add(&copy, now_ns());
       continue;
@@ -291,6 +293,7 @@ void Protocol::finish(Operation& operation, Status status) {
     if (operation.kind() == OpKind::kRecv) result.source = operation.incoming[0].rank;
   }
   result.status = std::move(status);
+  result.paths = operation.paths;
   finished_.push_back({std::move(operation.request.on_done), std::move(result)});
   forget(operation);
 }
@@ -437,6 +440,15 @@ void Protocol::drop_early(const std::function<bool(const WireHeader&)>& unwanted
 void Protocol::close_all(const std::string& reason) {
   while (!operations_.empty()) give_up(*operations_.begin()->second, reason);
   notify_peers();
+}
+
+std::vector<OpenOperation> Protocol::open_operations() const {
+  std::vector<OpenOperation> open;
+  for (const auto& [token, operation] : operations_) {
+    const Request& request = operation->request;
+    open.push_back({request.group->id(), request.sequence, operation->describe_missing()});
+  }
+  return open;
 }
 
 void Protocol::check_deadlines(Nanoseconds now) {

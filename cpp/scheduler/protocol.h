@@ -44,6 +44,7 @@ class Protocol {
   void notify_peers();
 
   bool idle() const { return operations_.empty(); }
+  std::vector<OpenOperation> open_operations() const;
   Deadline earliest_deadline() const { return earliest_deadline_; }
   // Ends what has timed out.
   void check_deadlines(Nanoseconds now);
@@ -111,6 +112,7 @@ class Protocol {
 
   // Chunks.
   void landed(Incoming& in, Path path);
+  void gone(Outgoing& out, Path path);
   void on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data);
   bool drain(Peer& peer);
   bool drain_chunk(Peer& peer, int level);

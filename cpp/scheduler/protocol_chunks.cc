@@ -75,9 +75,7 @@ bool Protocol::put_next(Peer& peer, int level) {
   peer.notify();
   out->sent += bytes;
   const bool complete = out->sent == out->bytes;
-  if (served(peer.sending, level, complete)) return true;
-  out->state = Outgoing::State::kDone;
-  one_done(*out->operation);
+  if (!served(peer.sending, level, complete)) gone(*out, Path::kChunks);
   return true;
 }
 
@@ -116,15 +114,23 @@ bool Protocol::pull_next(Peer& peer, int level) {
   header.kind = RecordKind::kPulled;
   header.peer_token = in->peer_token;
   peer.send(header, {});
+  peer.paths.measured(Path::kPull, in->bytes, now_ns() - in->matched);
   landed(*in, Path::kPull);
   return true;
 }
 
 // The last byte of the message is in place.
 void Protocol::landed(Incoming& in, Path path) {
-  in.peer->paths.measured(path, in.bytes, now_ns() - in.matched);
   in.state = Incoming::State::kDone;
+  in.operation->paths.add(path);
   one_done(*in.operation);
+}
+
+// The message is out of its buffer.
+void Protocol::gone(Outgoing& out, Path path) {
+  out.state = Outgoing::State::kDone;
+  out.operation->paths.add(path);
+  one_done(*out.operation);
 }
 
 void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data) {
@@ -138,7 +144,9 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   }
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
   in->landed += data.size();
-  if (in->landed == in->bytes) landed(*in, Path::kChunks);
+  if (in->landed < in->bytes) return;
+  in->peer->paths.measured(Path::kChunks, in->bytes, now_ns() - in->matched);
+  landed(*in, Path::kChunks);
 }
 
 bool Protocol::copy_next(int level) {

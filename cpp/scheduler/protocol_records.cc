@@ -230,8 +230,7 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
   if (header.kind == RecordKind::kInline) {
     scatter_bytes(in.segments, 0, payload, CopyMode::kCached);
     in.landed = in.bytes;
-    in.state = Incoming::State::kDone;
-    return one_done(operation);
+    return landed(in, Path::kInline);
   }
   in.matched = now_ns();
   const bool may_pull = header.address != 0 && peer.link().can_pull();
@@ -282,8 +281,7 @@ void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
   Outgoing* out = entry->second->outgoing_to(&peer);
   if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
   out->sent = out->bytes;
-  out->state = Outgoing::State::kDone;
-  one_done(*entry->second);
+  gone(*out, Path::kPull);
 }
 
 void Protocol::on_cancel(Peer& peer, const WireHeader& header, std::string reason) {

@@ -9,6 +9,7 @@
 #include "cpp/base/priority.h"
 #include "cpp/base/status.h"
 #include "cpp/scheduler/group.h"
+#include "cpp/scheduler/path.h"
 #include "cpp/scheduler/plan.h"
 
 namespace freescale {
@@ -16,6 +17,7 @@ namespace freescale {
 struct OpResult {
   Status status;
   int source = kAnySource;  // group rank the message came from (receives); kAnySource otherwise
+  PathSet paths = {};       // so far, when it failed
 };
 
 // One operation handed to the engine.

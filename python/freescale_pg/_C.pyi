@@ -13,6 +13,7 @@ __all__: list[str] = [
     "Backend",
     "OpStatistics",
     "Options",
+    "flight_dump",
     "reset_statistics",
     "set_thread_priority",
     "statistics",
@@ -103,6 +104,11 @@ class OpStatistics:
     def op(self) -> str: ...
     @property
     def priority(self) -> int: ...
+
+def flight_dump() -> str:
+    """
+    The recorded calls of this process as JSON (see freescale_pg.debug).
+    """
 
 def reset_statistics() -> None:
     """

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from freescale_pg import functional
+    from freescale_pg import debug, functional
     from freescale_pg._priority import Priority, priority
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
@@ -25,13 +25,15 @@ __all__ = [
     "Stats",
     "all_gather_into_tensor",
     "all_to_all_single",
+    "debug",
     "functional",
     "priority",
     "reset_stats",
     "stats",
 ]
 
-# The module that defines each name.
+_MODULES = ("debug", "functional")
+# The module that defines each other name.
 _HOMES = {
     "OpStats": "statistics",
     "Options": "options",
@@ -46,8 +48,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "functional":
-        return importlib.import_module(f"{__name__}.functional")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

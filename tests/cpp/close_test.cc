@@ -180,7 +180,7 @@ TEST(cancel_before_the_peer_calls) {
     stage.run();
     CHECK(mine->done);
     CHECK_EQ(mine->code(), StatusCode::kTimedOut);
-    expect_text(mine->text(), " Timed out after 0 ms waiting for rank 1 (it has not sent)");
+    expect_text(mine->text(), " Timed out after 0 ms waiting for rank 1 (it has not called it)");
     expect_cancelled(stage.post(1, exchange(1, out, in), {}), "rank 0 gave it up");
     expect_works(stage, 0);
   }

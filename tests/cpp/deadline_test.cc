@@ -32,7 +32,7 @@ TEST(deadline_names_the_ranks_that_are_missing) {
               CHECK(status.code() == StatusCode::kTimedOut ||
                     status.code() == StatusCode::kCancelled);
               expect_text(text, " Timed out after 200 ms waiting for ");
-              expect_text(text, "rank 2 (it has not sent), rank 3 (it has not sent)");
+              expect_text(text, "rank 2 (it has not called it), rank 3 (it has not called it)");
               expect_text(text, "all_to_all #1 of group 'world'");
             } else {
               std::this_thread::sleep_for(milliseconds(400));

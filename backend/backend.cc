@@ -72,13 +72,23 @@ void Backend::close(const std::string& reason) {
     last_sequence_ = members.group->last_sequence();
   }
   run_without_interpreter_lock([&] {
-    const std::string text =
+    std::string text =
         "freescale: rank " + std::to_string(rank_) + ": " + reason + " while this was in flight";
+    // The peers should hear of the cause, not only of what this rank did about it.
+    const Status failure = context_->first_failure();
+    if (!failure.ok()) text += "; what failed before here: " + failure.message();
     if (!members.process->is_forked_copy()) {
       members.process->engine().close_group(*members.group, text);
     }
     members = {};
   });
+}
+
+c10d::ErrorType Backend::getError() {
+  const Status failure = context_->first_failure();
+  if (failure.ok()) return c10d::ErrorType::SUCCESS;
+  const bool late = failure.code() == StatusCode::kTimedOut;
+  return late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
 }
 
 uint64_t Backend::getSequenceNumberForGroup() {

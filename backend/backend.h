@@ -49,7 +49,7 @@ class Backend final : public c10d::Backend {
   // All members count alike from the same number on: there is nothing to agree upon.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
-  c10d::ErrorType getError() override { return context_->error(); }
+  c10d::ErrorType getError() override;
   // How each member is reached, and why.
   const std::vector<LinkReport>& links() const { return links_; }
   int split_count() const { return split_count_.load(); }

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <mutex>
 #include <utility>
-
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "backend/environment.h"
 #include "backend/process_engine.h"
@@ -37,14 +35,15 @@ class GroupContext {
   // For completions only, which the engine itself calls.
   Engine& engine_in_completion() const { return *engine_; }
 
-  // What went wrong first, for Backend::getError().
+  // What went wrong first: for Backend::getError(), and for the peers when this rank leaves.
   void note_failure(const Status& status) {
-    const bool late = status.code() == StatusCode::kTimedOut;
-    c10d::ErrorType none = c10d::ErrorType::SUCCESS;
-    error_.compare_exchange_strong(none,
-                                   late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (first_failure_.ok()) first_failure_ = status;
   }
-  c10d::ErrorType error() const { return error_.load(); }
+  Status first_failure() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return first_failure_;
+  }
 
  private:
   const Environment environment_;
@@ -52,7 +51,8 @@ class GroupContext {
   const std::weak_ptr<Group> group_;
   const std::weak_ptr<ProcessEngine> process_;
   Engine* const engine_;
-  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  mutable std::mutex mutex_;  // guards first_failure_
+  Status first_failure_;
 };
 
 }  // namespace freescale

@@ -15,6 +15,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="freescale",
         help="backend under test; gloo shows whether the tests themselves are right",
     )
+    parser.addoption(
+        "--fault-sizes", default="3", help="world sizes of test_faults.py, comma-separated"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

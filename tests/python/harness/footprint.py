@@ -1,5 +1,6 @@
 """What a process holds of the machine: descriptors, threads, shared segments."""
 
+import gc
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ def wait_for_return(before: Footprint, limit: float) -> list[str]:
     Returns:
         What is still held then; empty if nothing.
     """
+    # An exception that was caught keeps its frames, and what their variables hold, in a cycle.
+    gc.collect()
     deadline = time.monotonic() + limit
     while excess := Footprint.take().excess(before):
         if time.monotonic() > deadline:

@@ -4,6 +4,7 @@
 #   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [ARGS="..."]
 #   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make bench  [ARGS="..."]
+#   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make lint | format | stubs | clean
 
 SHELL := /bin/bash
@@ -110,6 +111,10 @@ test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
 	$(BIN)/python benchmarks/collectives.py $(ARGS)
+
+.PHONY: soak
+soak: build $(STAMPS)/requirements-run
+	$(BIN)/python tests/soak/soak.py $(ARGS)
 
 # --- Checks, each of them a step of .ci/run -----------------------------------------------------
 

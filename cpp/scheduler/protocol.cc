@@ -91,23 +91,35 @@ int Protocol::departed(const GroupState& group, int size, int awaited) {
 // Whether the operation may start at all; resolves its peers.
 Status Protocol::admission(Operation& operation) {
   resolve_peers(operation);
+  // What a peer said before it was lost tells more than that it is lost.
+  for (const Outgoing& out : operation.outgoing) {
+    if (out.peer->link().failed()) drain(*out.peer);
+  }
   GroupState& group = groups_[operation.request.group->id()];
+  if (group.closed) {
+    return Status::cancelled(operation.describe() + ": the group was closed on this rank");
+  }
+  if (!operation.point_to_point()) {
+    Status status = admission_of_collective(group, operation);
+    if (!status.ok()) return status;
+  }
+  for (const Outgoing& out : operation.outgoing) {
+    const std::string who = operation.describe() + ": rank " + std::to_string(out.rank);
+    if (const auto left = group.closed_by.find(out.rank); left != group.closed_by.end()) {
+      return Status::cancelled(who + " left the group: " + left->second);
+    }
+    if (!out.peer->link().failed()) continue;
+    const Status& why = out.peer->link().failure();
+    return Status(why.code(), who + " is lost: " + why.message());
+  }
+  return {};
+}
+
+Status Protocol::admission_of_collective(GroupState& group, const Operation& operation) {
+  const uint64_t sequence = operation.request.sequence;
   const auto refuse = [&](const std::string& why) {
     return Status::cancelled(operation.describe() + ": " + why);
   };
-  if (group.closed) return refuse("the group was closed on this rank");
-  for (const Outgoing& out : operation.outgoing) {
-    if (out.peer->link().failed()) {
-      const Status& why = out.peer->link().failure();
-      return Status(why.code(), operation.describe() + ": rank " + std::to_string(out.rank) +
-                                    " is lost: " + why.message());
-    }
-    if (const auto left = group.closed_by.find(out.rank); left != group.closed_by.end()) {
-      return refuse("rank " + std::to_string(out.rank) + " left the group: " + left->second);
-    }
-  }
-  if (operation.point_to_point()) return {};
-  const uint64_t sequence = operation.request.sequence;
   // Its peers have been told already that it failed, and would not answer.
   if (group.failed.count(sequence) != 0) return refuse("another part of it failed before");
   if (const auto given_up = group.cancelled.find(sequence); given_up != group.cancelled.end()) {
@@ -480,8 +492,7 @@ void Protocol::check_deadlines(Nanoseconds now) {
 void Protocol::check_links() {
   for (const auto& peer : peers_) {
     if (!peer->link().failed()) continue;
-    while (drain(*peer)) {
-    }
+    drain(*peer);
     const Status& why = peer->link().failure();
     fail_open(
         [&](const OpenMessage& message) {

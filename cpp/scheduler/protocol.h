@@ -77,6 +77,7 @@ class Protocol {
 
   // Posting.
   Status admission(Operation& operation);
+  Status admission_of_collective(GroupState& group, const Operation& operation);
   static std::string take_late_failure(GroupState& group, uint64_t sequence);
   void report_late_failure(uint64_t group_id);
   void resolve_peers(Operation& operation);
@@ -114,7 +115,7 @@ class Protocol {
   void landed(Incoming& in, Path path);
   void gone(Outgoing& out, Path path);
   void on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data);
-  bool drain(Peer& peer);
+  void drain(Peer& peer);
   bool drain_chunk(Peer& peer, int level);
   bool move_level(int level);
   void relieve_starved(int level);

@@ -98,14 +98,16 @@ bool Protocol::poll_records() {
 }
 
 // Takes everything that a link still holds.
-bool Protocol::drain(Peer& peer) {
+void Protocol::drain(Peer& peer) {
   PeerSink sink(*this, peer);
-  bool any = false;
-  while (peer.link().poll_record(sink)) any = true;
-  for (int level = 0; level < kPriorityLevels; ++level) {
-    while (peer.link().poll_chunk(level, sink)) any = true;
+  bool any = true;
+  while (any) {
+    any = false;
+    while (peer.link().poll_record(sink)) any = true;
+    for (int level = 0; level < kPriorityLevels; ++level) {
+      while (peer.link().poll_chunk(level, sink)) any = true;
+    }
   }
-  return any;
 }
 
 bool Protocol::drain_chunk(Peer& peer, int level) {

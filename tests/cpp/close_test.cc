@@ -337,6 +337,20 @@ TEST(lost_link_ends_what_needs_it_and_nothing_else) {
   CHECK(in2.bytes == from2.bytes);
 }
 
+// The peer gave a collective up, left, and ended, all before this rank came to that collective.
+TEST(lost_link_gives_the_reason_its_peer_gave_before) {
+  for (const bool gave_up : {true, false}) {
+    Stage stage(2);
+    Buffer out(kSmall), in(kSmall);
+    if (gave_up) stage.reject(1, 1, OpKind::kAllToAll, "it ran out of memory");
+    stage.close_group(1, 0, "it was destroyed");
+    stage.link(0, 1).fail(Status::peer_lost("process 4242 closed its end"));
+    const auto mine = stage.post(0, exchange(0, out, in), {});
+    expect_cancelled(mine,
+                     gave_up ? "it ran out of memory" : "rank 1 left the group: it was destroyed");
+  }
+}
+
 TEST(lost_link_refuses_later_operations) {
   for (size_t bytes : {size_t{0}, kSmall, kLarge}) {
     Stage stage(2);

@@ -135,8 +135,10 @@ def test_wrong_environment(launch: Launcher, name: str, value: str, words: list[
         ("FREESCALE_SPIN_US", "0"),
         ("FREESCALE_SPIN_US", "1000"),
         ("FREESCALE_AGING_MS", "5"),
-        # The number of a collective passes the largest 32-bit value on the way.
+        # The number of a collective passes the largest value of 32 bits, or of 63, on the way. The
+        # end of 64 bits is 580,000 years of a million calls a second away.
         ("FREESCALE_FIRST_SEQUENCE", str(2**32 - 3)),
+        ("FREESCALE_FIRST_SEQUENCE", str(2**63 - 3)),
         ("FREESCALE_POLICY", "all_to_all_single=URGENT,all_reduce:float32=LOW"),
     ],
 )

@@ -124,12 +124,12 @@ class Launcher:
             else checks_footprint,
             return_limit=return_limit,
         )
-        reports = _run(setting, limit)
+        reports = _run(setting, limit, dies)
         _judge(setting, reports, dies)
         return [report.value for report in reports]
 
 
-def _run(setting: Setting, limit: float) -> list[Report]:
+def _run(setting: Setting, limit: float, dies: Collection[int]) -> list[Report]:
     context = multiprocessing.get_context("forkserver")
     processes: list[ForkServerProcess] = []
     receivers: list[Connection] = []
@@ -142,7 +142,7 @@ def _run(setting: Setting, limit: float) -> list[Report]:
         processes.append(process)
         receivers.append(receiver)
     try:
-        return _collect(processes, receivers, time.monotonic() + limit, limit)
+        return _collect(processes, receivers, limit, dies)
     finally:
         for process, receiver in zip(processes, receivers, strict=True):
             process.kill()
@@ -154,10 +154,11 @@ def _run(setting: Setting, limit: float) -> list[Report]:
 def _collect(
     processes: list[ForkServerProcess],
     receivers: list[Connection],
-    deadline: float,
     limit: float,
+    dies: Collection[int],
 ) -> list[Report]:
     """Waits for one report of every rank, or its end."""
+    deadline = time.monotonic() + limit
     reports: dict[int, Report] = {}
     ranks = {id(receiver): rank for rank, receiver in enumerate(receivers)}
     waiting = list(receivers)
@@ -173,7 +174,7 @@ def _collect(
             rank = ranks[id(receiver)]
             waiting.remove(receiver)
             reports[rank] = _receive(processes[rank], receiver)
-            if reports[rank].failure is not None:
+            if reports[rank].failure is not None and rank not in dies:
                 deadline = min(deadline, time.monotonic() + GRACE_AFTER_FAILURE)
     return [reports[rank] for rank in range(len(processes))]
 

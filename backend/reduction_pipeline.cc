@@ -36,7 +36,7 @@ void ReductionPipeline::submit(const Block& block, int stage) {
 
 void ReductionPipeline::on_exchanged(const Block& block, int stage,
                                      const OpResult& exchanged) noexcept {
-  note_paths(exchanged.paths);
+  note_exchanged(exchanged);
   const Status status = exchanged.status.ok() ? finish_stage(block, stage) : exchanged.status;
   if (!status.ok()) note_failure(status);
   if (!failed_ && advance(block, stage)) return;
@@ -64,9 +64,10 @@ bool ReductionPipeline::advance(const Block& block, int stage) {
   return true;
 }
 
-void ReductionPipeline::note_paths(PathSet paths) {
+void ReductionPipeline::note_exchanged(const OpResult& exchanged) {
   std::lock_guard<std::mutex> lock(mutex_);
-  paths_.add(paths);
+  paths_.add(exchanged.paths);
+  if (late_.ok()) late_ = exchanged.late;
 }
 
 void ReductionPipeline::note_failure(const Status& status) {
@@ -82,7 +83,7 @@ void ReductionPipeline::note_failure(const Status& status) {
 
 OpResult ReductionPipeline::outcome() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {failure_, kAnySource, paths_};
+  return {failure_, late_, kAnySource, paths_};
 }
 
 }  // namespace freescale

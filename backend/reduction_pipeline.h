@@ -28,7 +28,7 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
   Status finish_stage(const Block& block, int stage);
   // Submits what follows in this slot; false when nothing does.
   bool advance(const Block& block, int stage);
-  void note_paths(PathSet paths);
+  void note_exchanged(const OpResult& exchanged);
   void note_failure(const Status& status);
   OpResult outcome();
 
@@ -41,6 +41,7 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // guards the rest
   Status failure_;    // the first one
+  Status late_;       // likewise
   PathSet paths_;
 };
 

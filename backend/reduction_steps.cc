@@ -191,11 +191,16 @@ class RootReduce final : public StepsWithScratch {
 
   void plan_stage(const Block& block, int, Plan& plan) override {
     const Range range = nth_range(elements_, block_, block.index);
+    // With an empty message back, as in a gather: both see how the other called.
     if (task().rank != root_) {
       send(plan, root_, input_, range);
+      plan.receives.push_back({root_, {}});
       return;
     }
-    for_each_peer([&](int peer) { receive_scratch(plan, block.slot, peer, range.length()); });
+    for_each_peer([&](int peer) {
+      receive_scratch(plan, block.slot, peer, range.length());
+      plan.sends.push_back({peer, {}});
+    });
   }
 
   void finish_stage(const Block& block, int) override {

@@ -106,7 +106,7 @@ Status Work::copy_back() {
 void Work::note_end(PathSet paths) {
   context_->engine_in_completion().statistics().count_in_flight(call_.site.op, call_.priority,
                                                                 now_ns() - call_.begin);
-  flight_recorder().end(flight_, {status_, source_, paths});
+  flight_recorder().end(flight_, {status_, {}, source_, paths});
   if (status_.ok()) return;
   context_->note_failure(status_);
   // Not only for a timeout here: the first rank that runs out of time tells the others to give up,
@@ -116,6 +116,7 @@ void Work::note_end(PathSet paths) {
 
 void Work::complete(const OpResult& result) noexcept {
   status_ = result.status.ok() ? copy_back() : result.status;
+  if (status_.ok()) status_ = result.late;
   source_ = result.source;
   note_end(result.paths);
   operands_.inputs.clear();

@@ -20,6 +20,14 @@ void rotate_to_next(std::vector<Message>& messages, int self) {
   std::rotate(messages.begin(), messages.begin() + self, messages.end());
 }
 
+// What a rank gives to, or gets from, each other rank where no data goes: an empty message. Its
+// header says that the rank has come, and how it called: without it two ranks that take each other
+// for the root of a broadcast would wait until their timeout, and a root whose receivers expect
+// another size would learn of it from a later collective.
+void greet_others(std::vector<Message>& messages, int self, int size) {
+  for (int step = 1; step < size; ++step) messages.push_back({(self + step) % size, {}});
+}
+
 }  // namespace
 
 Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> output) {
@@ -40,19 +48,25 @@ Plan plan_broadcast(int self, int size, int root, const Pieces& buffer) {
   Plan plan;
   if (self != root) {
     plan.receives.push_back({root, buffer});
+    plan.sends.push_back({root, {}});
     return plan;
   }
   for (int step = 1; step < size; ++step) plan.sends.push_back({(root + step) % size, buffer});
+  greet_others(plan.receives, self, size);
   return plan;
 }
 
 Plan plan_scatter(int self, int root, std::vector<Pieces> input, const Pieces& output) {
   Plan plan;
+  plan.receives.push_back({root, output});
   if (self == root) {
+    const auto size = static_cast<int>(input.size());
     plan.sends = one_message_per_rank(std::move(input));
     rotate_to_next(plan.sends, self);
+    greet_others(plan.receives, self, size);
+  } else {
+    plan.sends.push_back({root, {}});
   }
-  plan.receives.push_back({root, output});
   return plan;
 }
 
@@ -60,8 +74,12 @@ Plan plan_gather(int self, int root, const Pieces& input, std::vector<Pieces> ou
   Plan plan;
   plan.sends.push_back({root, input});
   if (self == root) {
+    const auto size = static_cast<int>(output.size());
     plan.receives = one_message_per_rank(std::move(output));
     rotate_to_next(plan.receives, self);
+    greet_others(plan.sends, self, size);
+  } else {
+    plan.receives.push_back({root, {}});
   }
   return plan;
 }

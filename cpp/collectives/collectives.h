@@ -22,6 +22,9 @@ Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> ou
 // `input` goes to every rank, `output[r]` comes from rank r.
 Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output);
 
+// In the three that have a root, every other rank exchanges a message with it, an empty one where
+// no data goes: so nobody is done before the root and it have compared how they called.
+
 // `buffer` goes from `root` to every other rank.
 Plan plan_broadcast(int self, int size, int root, const Pieces& buffer);
 

@@ -77,6 +77,7 @@ struct Operation {
   size_t pending = 0;  // messages and copies that are not done
   CopyMode copy_mode = CopyMode::kCached;
   PathSet paths;  // that its messages took so far
+  Status late;    // see OpResult
 
   OpKind kind() const { return request.plan.signature.op; }
   bool point_to_point() const { return kind() == OpKind::kSend || kind() == OpKind::kRecv; }

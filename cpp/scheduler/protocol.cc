@@ -115,7 +115,7 @@ Status Protocol::admission(Operation& operation) {
   return {};
 }
 
-Status Protocol::admission_of_collective(GroupState& group, const Operation& operation) {
+Status Protocol::admission_of_collective(GroupState& group, Operation& operation) {
   const uint64_t sequence = operation.request.sequence;
   const auto refuse = [&](const std::string& why) {
     return Status::cancelled(operation.describe() + ": " + why);
@@ -125,36 +125,31 @@ Status Protocol::admission_of_collective(GroupState& group, const Operation& ope
   if (const auto given_up = group.cancelled.find(sequence); given_up != group.cancelled.end()) {
     return refuse(given_up->second);
   }
-  // A collective that went well here may have failed at a peer afterwards (a message that this rank
-  // sent inline and forgot). The next one says so.
-  const std::string earlier = take_late_failure(group, sequence);
-  return earlier.empty() ? Status() : refuse(earlier);
+  report_late_failure(group, operation);
+  return {};
 }
 
-// What is to be said of a collective before `sequence` that failed late; once. Empty: nothing.
-std::string Protocol::take_late_failure(GroupState& group, uint64_t sequence) {
+// A collective that went well here may have failed at a peer afterwards (this rank's message had
+// gone with its header, and it awaited nothing more). The next one tells, once. It goes on all the
+// same: failing it would fail it at peers that may be done with it, and so on for ever.
+void Protocol::report_late_failure(GroupState& group, Operation& operation) {
   const auto late = group.cancelled.upper_bound(group.late_failure_reported);
-  if (late == group.cancelled.end() || late->first >= sequence) return {};
+  const uint64_t sequence = operation.request.sequence;
+  if (late == group.cancelled.end() || late->first >= sequence || !operation.late.ok()) return;
   group.late_failure_reported = late->first;
-  return "the earlier collective #" + std::to_string(late->first) +
-         " failed after it was done here: " + late->second;
+  operation.late = Status::cancelled(
+      operation.describe() + " went well, but the earlier collective #" +
+      std::to_string(late->first) + " failed after it was done here: " + late->second);
 }
 
-// For a failure that becomes known when the next collective is under way already: that one fails.
+// For a failure that becomes known when the next collective is under way already.
 void Protocol::report_late_failure(uint64_t group_id) {
-  GroupState& group = groups_[group_id];
-  const auto late = group.cancelled.upper_bound(group.late_failure_reported);
-  // A collective that this rank has not called yet is no late failure.
-  if (late == group.cancelled.end() || late->first > group.last_posted) return;
   Operation* next = nullptr;
   for (const auto& [key, operation] : collectives_) {
-    const uint64_t sequence = operation->request.sequence;
-    if (key.group != group_id || sequence <= late->first) continue;
-    if (next == nullptr || sequence < next->request.sequence) next = operation;
+    if (key.group != group_id || !operation->late.ok()) continue;
+    if (next == nullptr || operation->request.sequence < next->request.sequence) next = operation;
   }
-  if (next == nullptr) return;
-  const std::string what = take_late_failure(group, next->request.sequence);
-  fail(*next, Status::cancelled(next->describe() + ": " + what));
+  if (next != nullptr) report_late_failure(groups_[group_id], *next);
 }
 
 void Protocol::resolve_peers(Operation& operation) {
@@ -306,6 +301,7 @@ void Protocol::finish(Operation& operation, Status status) {
   }
   result.status = std::move(status);
   result.paths = operation.paths;
+  result.late = std::move(operation.late);
   finished_.push_back({std::move(operation.request.on_done), std::move(result)});
   forget(operation);
 }

@@ -77,8 +77,8 @@ class Protocol {
 
   // Posting.
   Status admission(Operation& operation);
-  Status admission_of_collective(GroupState& group, const Operation& operation);
-  static std::string take_late_failure(GroupState& group, uint64_t sequence);
+  Status admission_of_collective(GroupState& group, Operation& operation);
+  static void report_late_failure(GroupState& group, Operation& operation);
   void report_late_failure(uint64_t group_id);
   void resolve_peers(Operation& operation);
   void start_sends(Operation& operation);

@@ -16,6 +16,9 @@ namespace freescale {
 
 struct OpResult {
   Status status;
+  // Not ok: an earlier collective of the group failed at a peer after it was done here; whoever
+  // asks for this one's result is told.
+  Status late = {};
   int source = kAnySource;  // group rank the message came from (receives); kAnySource otherwise
   PathSet paths = {};       // so far, when it failed
 };

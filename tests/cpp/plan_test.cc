@@ -21,19 +21,31 @@ TEST(plan_all_to_all_starts_with_the_next_rank) {
   CHECK_EQ(peers_of(plan.receives), (std::vector<int>{2, 3, 0, 1}));
 }
 
-TEST(plan_rooted_collectives_involve_who_they_must) {
+TEST(plan_rooted_collectives_exchange_with_the_root) {
   std::byte byte[4];
   const Pieces one{Segment{byte, 1}};
-  CHECK_EQ(peers_of(plan_broadcast(1, 4, 1, one).sends), (std::vector<int>{2, 3, 0}));
-  CHECK(plan_broadcast(1, 4, 1, one).receives.empty());
-  CHECK_EQ(peers_of(plan_broadcast(3, 4, 1, one).receives), std::vector<int>{1});
-  CHECK(plan_broadcast(3, 4, 1, one).sends.empty());
-  CHECK_EQ(peers_of(plan_gather(0, 2, one, {}).sends), std::vector<int>{2});
-  CHECK(plan_gather(0, 2, one, {}).receives.empty());
-  CHECK_EQ(plan_gather(2, 2, one, std::vector<Pieces>(4, one)).receives.size(), 4u);
-  CHECK(plan_scatter(0, 2, {}, one).sends.empty());
-  CHECK_EQ(plan_scatter(2, 2, std::vector<Pieces>(4, one), one).sends.size(), 4u);
-  CHECK_EQ(peers_of(plan_scatter(0, 2, {}, one).receives), std::vector<int>{2});
+  const std::vector<Pieces> four(4, one);
+  const std::vector<int> others{2, 3, 0};
+  const Plan broadcast_root = plan_broadcast(1, 4, 1, one);
+  CHECK_EQ(peers_of(broadcast_root.sends), others);
+  CHECK_EQ(peers_of(broadcast_root.receives), others);
+  CHECK_EQ(broadcast_root.receives[0].bytes(), 0u);
+  const Plan scatter_root = plan_scatter(1, 1, four, one);
+  CHECK_EQ(peers_of(scatter_root.sends), (std::vector<int>{1, 2, 3, 0}));
+  CHECK_EQ(peers_of(scatter_root.receives), (std::vector<int>{1, 2, 3, 0}));
+  CHECK_EQ(scatter_root.receives[1].bytes(), 0u);
+  const Plan gather_root = plan_gather(1, 1, one, four);
+  CHECK_EQ(peers_of(gather_root.receives), (std::vector<int>{1, 2, 3, 0}));
+  CHECK_EQ(peers_of(gather_root.sends), (std::vector<int>{1, 2, 3, 0}));
+  CHECK_EQ(gather_root.sends[1].bytes(), 0u);
+  for (const Plan& plan : {plan_broadcast(3, 4, 1, one), plan_scatter(3, 1, {}, one)}) {
+    CHECK_EQ(peers_of(plan.receives), std::vector<int>{1});
+    CHECK_EQ(peers_of(plan.sends), std::vector<int>{1});
+    CHECK_EQ(plan.sends[0].bytes(), 0u);
+  }
+  const Plan gather_other = plan_gather(3, 1, one, {});
+  CHECK_EQ(gather_other.sends[0].bytes(), 1u);
+  CHECK_EQ(gather_other.receives[0].bytes(), 0u);
 }
 
 TEST(plan_splits_a_buffer_in_order) {

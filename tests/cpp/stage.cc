@@ -105,6 +105,18 @@ Plan exchange(int self, Buffer& out, Buffer& in) {
   return plan_all_to_all(self, input, output);
 }
 
+Plan one_way(int self, int size, int root, Buffer& buffer) {
+  Plan plan;
+  if (self != root) {
+    plan.receives.push_back({root, buffer.pieces()});
+    return plan;
+  }
+  for (int to = 0; to < size; ++to) {
+    if (to != root) plan.sends.push_back({to, buffer.pieces()});
+  }
+  return plan;
+}
+
 void expect_works(Stage& stage, size_t group) {
   constexpr size_t kBytes = 50'000;  // in chunks
   Buffer out0(kBytes, 1), in0(kBytes), out1(kBytes, 2), in1(kBytes);

@@ -78,6 +78,9 @@ struct Buffer {
 
 // An exchange between ranks 0 and 1, as rank `self` calls it.
 Plan exchange(int self, Buffer& out, Buffer& in);
+// A collective in which `root` sends to all others and nothing comes back, so that it may be over
+// for the root before they call it. (The plan builders make none like it.)
+Plan one_way(int self, int size, int root, Buffer& buffer);
 // Fails the test unless a large exchange between ranks 0 and 1 of the group works.
 void expect_works(Stage& stage, size_t group);
 

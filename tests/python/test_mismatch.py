@@ -1,5 +1,6 @@
 """Ranks whose calls do not fit together: an error on each that names rank, op and both values."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -134,6 +135,63 @@ def check_message_too_long(rank: int, size: int, count: int) -> None:
 @pytest.mark.parametrize("count", [SMALL, LARGE], ids=["small", "large"])
 def test_message_longer_than_its_receive(launch: Launcher, count: int) -> None:
     launch(check_message_too_long, 2, count, timeout=30)
+
+
+def rooted_calls(rank: int, root: int, count: int) -> dict[str, Callable[[], object]]:
+    """Every collective that has a root, as a rank calls it that takes ``root`` for it."""
+    tensor, size = torch.ones(count), dist.get_world_size()
+    parts = [torch.ones(count) for _ in range(size)] if rank == root else None
+    return {
+        "broadcast": partial(dist.broadcast, tensor, root),
+        "scatter": partial(dist.scatter, tensor, parts, root),
+        "gather": partial(dist.gather, tensor, parts, root),
+        "reduce": partial(dist.reduce, tensor, root),
+    }
+
+
+def check_roots(rank: int, size: int, count: int) -> None:
+    """Each rank takes itself for the root, or the next one: an error on all, and at once."""
+    for root in (rank, (rank + 1) % size):
+        for op, call in rooted_calls(rank, root, count).items():
+            with pytest.raises(RuntimeError) as caught:
+                call()
+            message = str(caught.value)
+            assert op in message and f"rank {rank}" in message, message
+            assert len(set(re.findall(r"gave root (\d)", message))) == 2, message
+            check_group_is_well(size)
+
+
+def check_group_is_well(size: int) -> None:
+    """Nothing is left of an earlier failure: no later call fails on any rank."""
+    for count in (1, LARGE):
+        total = torch.ones(count)
+        dist.all_reduce(total)
+        assert torch.equal(total, torch.full((count,), float(size)))
+    dist.barrier()
+
+
+# Long enough that an error within it was no timeout.
+@pytest.mark.parametrize("count", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_differ_about_the_root(launch: Launcher, size: int, count: int) -> None:
+    launch(check_roots, size, count, timeout=60)
+
+
+def check_one_mistake(rank: int, size: int, count: int) -> None:
+    """A receiver expects another size: one error on it and on the root, and no other call fails."""
+    wrong = count + 1 if rank == 1 else count
+    for op, call in rooted_calls(rank, 0, wrong).items():
+        concerned = rank < 2 or op == "reduce"
+        with pytest.raises(RuntimeError) if concerned else contextlib.nullcontext():
+            call()
+        dist.distributed_c10d._get_default_store().set(f"{op}/{rank}", "")
+        dist.distributed_c10d._get_default_store().wait([f"{op}/{r}" for r in range(size)])
+        check_group_is_well(size)
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE], ids=["small", "large"])
+def test_one_mistake_is_one_error(launch: Launcher, count: int) -> None:
+    launch(check_one_mistake, 2, count, timeout=60)
 
 
 def check_nothing_lands(rank: int, size: int) -> None:

@@ -71,7 +71,7 @@ def check_input_used_again(rank: int, size: int) -> None:
     def step(rows: torch.Tensor) -> torch.Tensor:
         doubled = rows * 2
         received = collectives.all_to_all_single(doubled, shares, shares, dist.group.WORLD)
-        return received + doubled.sin() + (doubled + 1).cos()
+        return received + doubled
 
     rows = numbers((size, 5), key=("again", rank))
     compiled = torch.compile(step, fullgraph=True, backend="inductor")

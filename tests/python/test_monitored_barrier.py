@@ -1,0 +1,57 @@
+"""The barrier that names who is missing, as a method of the group: torch's function wants gloo."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.launch import Launcher
+from harness.rank import open_store
+
+pytestmark = pytest.mark.freescale_only
+
+SHORT, LONG = timedelta(seconds=1), timedelta(seconds=60)
+
+
+def check_everybody_comes(rank: int, size: int) -> None:
+    for wait_all_ranks in (False, True):
+        dist.group.WORLD.monitored_barrier(LONG, wait_all_ranks=wait_all_ranks)
+
+
+def check_late_ranks(rank: int, size: int, late: list[int]) -> None:
+    store = open_store("late")
+    if rank in late:
+        store.wait([f"over {peer}" for peer in range(size) if peer not in late])
+    else:
+        message = ""
+        try:
+            dist.group.WORLD.monitored_barrier(SHORT, wait_all_ranks=True)
+        except RuntimeError as error:
+            message = str(error)
+        named = message.rpartition(":")[2]
+        for peer in range(size):
+            assert (str(peer) in named) == (peer in late), message
+        store.set(f"over {rank}", "")
+
+
+def check_torch_function(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match="GLOO"):
+        dist.monitored_barrier()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert float(total) == size
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_everybody_comes(launch: Launcher, size: int) -> None:
+    launch(check_everybody_comes, size)
+
+
+@pytest.mark.parametrize("late", [[2], [1, 3]])
+def test_late_ranks_are_named(launch: Launcher, late: list[int]) -> None:
+    launch(check_late_ranks, 4, late)
+
+
+def test_torch_function_says_which_backend_it_wants(launch: Launcher) -> None:
+    launch(check_torch_function, 2)

@@ -37,7 +37,7 @@ def check_abort_beside_a_stuck_rank(rank: int, size: int) -> None:
     dist.group.WORLD.abort()
     for work in works:
         assert work is not None
-        with pytest.raises(RuntimeError, match="abort|closed|cannot be used"):
+        with pytest.raises(RuntimeError, match=r"abort|closed|cannot be used"):
             work.wait()
     dist.destroy_process_group()
     assert time.monotonic() - begin < TIMEOUT / 2
@@ -100,7 +100,7 @@ def check_buffer_of_an_aborted_receive(rank: int, size: int) -> None:
         assert work is not None
         aborter = threading.Thread(target=group.abort)
         aborter.start()
-        with pytest.raises(RuntimeError, match="abort|closed|cannot be used"):
+        with pytest.raises(RuntimeError, match=r"abort|closed|cannot be used"):
             work.wait()
         aborter.join()
         fresh = dist.new_group()

@@ -1,5 +1,6 @@
 """all_to_all and all_to_all_single against tables of which rank sends how much to which."""
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -78,6 +79,31 @@ def check_list_of_shapes(rank: int, size: int) -> None:
         assert_same_bits(outputs[peer], shaped(peer, rank), f"from rank {peer}")
 
 
+def check_kinds_of_splits(rank: int, size: int) -> None:
+    """Whatever counts as an integer in Python: read right, or refused."""
+    arriving = [rows_of("ragged", peer, rank, size) for peer in range(size)]
+    leaving = [rows_of("ragged", rank, peer, size) for peer in range(size)]
+    given = torch.cat([piece("ragged", rank, peer, size) for peer in range(size)])
+    expected = torch.cat([piece("ragged", peer, rank, size) for peer in range(size)])
+    makers = [
+        list,
+        tuple,
+        torch.Size,
+        lambda splits: [np.int32(rows) for rows in splits],
+        lambda splits: [np.int64(rows) for rows in splits],
+        lambda splits: [torch.tensor(rows) for rows in splits],
+        lambda splits: list(torch.tensor(splits, dtype=torch.int32)),
+    ]
+    for number, make in enumerate(makers):
+        output = poisoned(tuple(expected.shape))
+        try:
+            dist.all_to_all_single(output, given, make(arriving), make(leaving))
+        except TypeError:
+            assert number > 2
+        else:
+            assert_same_bits(output, expected, number)
+
+
 def check_id_exchange(rank: int, size: int) -> None:
     """What a sharded embedding does in each step: counts, then ids, then vectors back."""
     counts = torch.tensor([(rank + 2 * peer) % 4 for peer in range(size)])
@@ -120,3 +146,8 @@ def test_list_of_different_shapes(launch: Launcher, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_ids_out_and_vectors_back(launch: Launcher, size: int) -> None:
     launch(check_id_exchange, size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_kinds_of_splits(launch: Launcher, size: int) -> None:
+    launch(check_kinds_of_splits, size)

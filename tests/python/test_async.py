@@ -1,6 +1,7 @@
 """Operations in flight: many at once, waited for in any order, twice, and from any thread."""
 
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -139,6 +140,44 @@ def check_all_kinds_at_once(rank: int, size: int) -> None:
         assert_same_bits(part, torch.full((10,), float(size)), "reduce_scatter_tensor")
 
 
+def check_state_of_a_finished_work(rank: int, size: int) -> None:
+    """Everything that portable code may ask of a work."""
+    for count in COUNTS:
+        exchange = Exchange(None, count, "state")
+        pause = threading.Event()
+        while not exchange.work.is_completed():
+            pause.wait(0.001)
+        assert exchange.work.is_success()
+        assert exchange.work.exception() is None
+        assert exchange.work.get_future().done()
+        assert exchange.work.get_future_result().wait() == 0
+        exchange.finish()
+
+
+def check_outputs_are_collected(rank: int, size: int) -> None:
+    """Nothing keeps an output once its work is over and dropped, failed ones included."""
+    for count in COUNTS:
+        for fails in (False, True):
+            group = dist.new_group()
+            outputs = [poisoned(count) for _ in range(size)]
+            gone = [weakref.ref(output) for output in outputs]
+            storages = [output.untyped_storage().data_ptr() for output in outputs]
+            assert len(set(storages)) == size
+            length = count + 1 if fails and rank == size - 1 else count
+            try:
+                work = dist.all_gather(outputs, torch.ones(length), group=group, async_op=True)
+                assert work is not None
+                work.wait()
+                dist.barrier(group)
+            except (RuntimeError, ValueError):
+                assert fails
+            else:
+                assert not fails
+            work = None
+            del outputs
+            assert all(reference() is None for reference in gone), (count, fails)
+
+
 def run_in_threads(calls: list[Callable[[], None]]) -> None:
     """Runs all at once; raises what the first that failed raised."""
     failures: list[BaseException] = []
@@ -167,6 +206,7 @@ CHECKS = [
     check_polling,
     check_dropped_tensors,
     check_all_kinds_at_once,
+    check_state_of_a_finished_work,
 ]
 
 
@@ -174,3 +214,9 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_in_flight(launch: Launcher, check: Callable[[int, int], None], size: int) -> None:
     launch(check, size)
+
+
+@pytest.mark.freescale_only
+@pytest.mark.parametrize("size", [1, 3])
+def test_outputs_are_collected(launch: Launcher, size: int) -> None:
+    launch(check_outputs_are_collected, size)

@@ -1,13 +1,18 @@
 """Making, splitting, using and destroying groups."""
 
+import os
+import resource
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch._C._distributed_c10d import FakeProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.data import arbitrary, assert_same_bits, poisoned
+from harness.footprint import Footprint
 from harness.launch import Launcher
 from harness.rank import open_store
 
@@ -63,6 +68,118 @@ def check_many_at_once(rank: int, size: int) -> None:
     groups = [dist.new_group() for _ in range(100)]
     for number, group in reversed(list(enumerate(groups))):
         exchange(group, number)
+
+
+def check_few_descriptors(rank: int, size: int) -> None:
+    """Groups give back what they take: a job may make one in each epoch."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(Footprint.take().descriptors) + 16, most))
+    for number in range(300):
+        group = dist.new_group()
+        exchange(group, number)
+        dist.destroy_process_group(group)
+
+
+def check_memory(rank: int, size: int) -> tuple[int, int]:
+    """Resident bytes that a group costs which has been destroyed, and keys left in the store."""
+    store = dist.group.WORLD.get_group_store()
+
+    def make(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            group = dist.new_group()
+            dist.all_reduce(torch.ones(3), group=group)
+            dist.destroy_process_group(group)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize(), store.num_keys()
+
+    warm, _ = make(100)
+    later, keys = make(400)
+    return (later - warm) // 400, keys
+
+
+def check_meshes(rank: int, size: int) -> None:
+    """A mesh that leaves ranks out, then one of two dimensions with all."""
+    part = init_device_mesh("cpu", (size - 3,))
+    if rank < size - 3:
+        exchange(part.get_group(), "part")
+    whole = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("row", "column"))
+    exchange(whole.get_group("row"), "row")
+    exchange(whole.get_group("column"), "column")
+
+
+def check_permuted_mesh(rank: int, size: int) -> None:
+    """Slices follow the ranks in the group, whatever the order in which a mesh lists them."""
+    mesh = DeviceMesh("cpu", torch.tensor([[5, 2], [1, 4]]))
+    if rank not in (5, 2, 1, 4):
+        return
+    for dimension in range(2):
+        group = mesh.get_group(dimension)
+        members = dist.get_process_group_ranks(group)
+        assert dist.get_rank(group) == members.index(rank)
+        output = poisoned(len(members))
+        given = torch.tensor([100.0 * rank + peer for peer in members])
+        dist.all_to_all_single(output, given, group=group)
+        expected = torch.tensor([100.0 * peer + rank for peer in members])
+        assert_same_bits(output, expected, (dimension, members))
+
+
+def check_sources_in_a_subgroup(rank: int, size: int) -> None:
+    """The root by its global rank, and by its rank in a group without global rank 0."""
+    group = dist.new_group([2, 3])
+    if rank < 2:
+        return
+    for root in (2, 3):
+        for name in ({"src": root}, {"group_src": root - 2}):
+            tensor = torch.full((3,), float(rank))
+            dist.broadcast(tensor, group=group, **name)
+            assert_same_bits(tensor, torch.full((3,), float(root)), name)
+            pieces = [torch.full((3,), 10.0 * root + member) for member in range(2)]
+            dist.scatter(tensor, pieces if rank == root else None, group=group, **name)
+            assert_same_bits(tensor, pieces[rank - 2], name)
+            things = [("from", root)] if rank == root else [None]
+            dist.broadcast_object_list(things, group=group, **name)
+            assert things == [("from", root)]
+
+
+def check_part_on_another_backend(rank: int, size: int, backend: str) -> None:
+    """Ranks outside do nothing for it, and the default group goes on."""
+    group = dist.new_group([0, 2], backend=backend)
+    if rank != 1:
+        exchange(group, backend)
+    exchange(None, "default group")
+
+
+def check_capabilities(rank: int, size: int) -> None:
+    """What torch asks a backend, by the names it uses."""
+    group = dist.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    assert backend.name() == "freescale"
+    assert backend.supports_splitting
+    assert backend.supports_coalescing
+    assert backend.options is not None
+    assert (backend.rank(), backend.size()) == (rank, size)
+    assert group.bound_device_id is None
+    before = backend._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1))
+    assert backend._get_sequence_number_for_group() == before + 1
+
+
+def check_backend_per_device(rank: int, size: int) -> None:
+    """A plug-in for another device does not get our calls, and we not its."""
+    created = []
+
+    def create(request: object, options: object) -> object:
+        created.append(FakeProcessGroup._create_internal(rank, size))
+        return created[-1]
+
+    dist.Backend.register_backend("other", create, extended_api=True, devices=["cuda"])
+    dist.init_process_group(
+        "cpu:freescale,cuda:other", store=open_store("both"), rank=rank, world_size=size
+    )
+    group = dist.group.WORLD
+    assert group._get_backend(torch.device("cpu")).name() == "freescale"
+    assert group._get_backend(torch.device("cuda")) is created[0]
+    exchange(None, "cpu")
 
 
 def check_mesh(rank: int, size: int) -> None:
@@ -169,6 +286,45 @@ def test_groups_made_and_destroyed_by_the_hundred(launch: Launcher, size: int) -
     launch(check_hundreds, size)
 
 
+def test_groups_give_their_descriptors_back(launch: Launcher) -> None:
+    launch(check_few_descriptors, 2)
+
+
+def test_groups_give_their_memory_back(launch: Launcher) -> None:
+    for bytes_per_group, keys in launch(check_memory, 2):
+        # Names and numbers that torch itself remembers; one link alone would be two megabytes.
+        assert bytes_per_group < 10_000
+        assert keys < 10_000
+
+
+def test_meshes_with_and_without_all_ranks(launch: Launcher) -> None:
+    launch(check_meshes, 8)
+
+
+def test_mesh_in_another_order(launch: Launcher) -> None:
+    launch(check_permuted_mesh, 6)
+
+
+def test_sources_in_a_subgroup(launch: Launcher) -> None:
+    launch(check_sources_in_a_subgroup, 4)
+
+
+@pytest.mark.freescale_only
+@pytest.mark.parametrize(("default", "other"), [("freescale", "gloo"), ("gloo", "freescale")])
+def test_part_on_another_backend(launch: Launcher, default: str, other: str) -> None:
+    launch(check_part_on_another_backend, 3, other, backend=default, checks_footprint=False)
+
+
+@pytest.mark.freescale_only
+def test_capabilities(launch: Launcher) -> None:
+    launch(check_capabilities, 2)
+
+
+@pytest.mark.freescale_only
+def test_backend_per_device(launch: Launcher) -> None:
+    launch(check_backend_per_device, 2, init=False)
+
+
 def test_many_groups_at_once(launch: Launcher) -> None:
     launch(check_many_at_once, 2)
 
@@ -210,3 +366,25 @@ def test_with_torch_debug_checks(launch: Launcher) -> None:
 
 def test_nine_ranks(launch: Launcher) -> None:
     launch(check_nine, 9)
+
+
+def check_crowd(rank: int, size: int) -> None:
+    exchange(None, "many ranks")
+    total = torch.ones(1000)
+    dist.all_reduce(total)
+    assert_same_bits(total, torch.full((1000,), float(size)), "all_reduce")
+
+
+@pytest.mark.parametrize("size", [16, 23])
+def test_more_ranks_than_cores(launch: Launcher, size: int) -> None:
+    launch(check_crowd, size)
+
+
+def check_one_core(rank: int, size: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    for number in range(200):
+        exchange(None, number % 7)
+
+
+def test_ranks_that_share_one_core(launch: Launcher) -> None:
+    launch(check_one_core, 8)

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.data import arbitrary, assert_same_bits, poisoned
+from freescale_pg import functional
+from harness.data import arbitrary, assert_same_bits, numbers, poisoned
 from harness.launch import Launcher
 
 pytestmark = pytest.mark.freescale_only
@@ -147,6 +148,50 @@ def check_expanded_input(rank: int, size: int) -> None:
     assert_same_bits(output, torch.cat(parts), "one row, expanded")
 
 
+def check_strides_of_single_rows(rank: int, size: int) -> None:
+    """The stride of a dimension of one element means nothing."""
+    given = torch.empty(1, 2, 2).as_strided((1, 2, 2), (77 + rank, 2, 1))
+    given.copy_(contents(rank)[:1].view(1, 2, 2))
+    output = poisoned((size, 2, 2)).as_strided((size, 2, 2), (4, 2, 1))
+    dist.all_gather_into_tensor(output, given)
+    expected = torch.cat([contents(peer)[:1].view(1, 2, 2) for peer in range(size)])
+    assert_same_bits(output, expected, "odd strides")
+
+
+def check_channels_last_on_one_rank(rank: int, size: int) -> None:
+    """Values go by their indices, whatever the memory format on each rank."""
+    shape = (2, 3, 2, 2)
+
+    def image(peer: int) -> torch.Tensor:
+        return arbitrary(shape, key=("image", peer))
+
+    chosen = torch.channels_last if rank == 1 else torch.contiguous_format
+    given = image(rank).to(memory_format=chosen)
+    outputs = [poisoned(shape).to(memory_format=chosen) for _ in range(size)]
+    dist.all_gather(outputs, given)
+    exchanged = poisoned(shape).to(memory_format=chosen)
+    dist.all_to_all_single(exchanged, given)
+    for peer in range(size):
+        assert_same_bits(outputs[peer], image(peer), peer)
+    expected = torch.cat([image(peer)[rank : rank + 1] for peer in range(size)])
+    assert_same_bits(exchanged, expected, "exchange")
+
+
+def check_conjugate_views(rank: int, size: int) -> None:
+    """A view with the conjugate bit is sent as the values it stands for."""
+    for dtype in (torch.complex64, torch.complex128):
+
+        def given(peer: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return numbers((size, 3), dtype, key=("conjugate", peer))
+
+        row = [given(peer)[rank : rank + 1].conj().resolve_conj() for peer in range(size)]
+        output = functional.all_to_all_single(given(rank).conj())
+        assert_same_bits(output, torch.cat(row), ("functional", dtype))
+        output = poisoned((size, 3), dtype)
+        dist.group.WORLD.alltoall_base(output, given(rank).conj(), [], []).wait()
+        assert_same_bits(output, torch.cat(row), ("group", dtype))
+
+
 def check_overlapping_output(rank: int, size: int) -> None:
     output = torch.zeros(COLUMNS).expand(ROWS, COLUMNS)
     with_error = 0
@@ -194,3 +239,15 @@ def test_expanded_input(launch: Launcher) -> None:
 
 def test_output_that_overlaps_itself_is_refused(launch: Launcher) -> None:
     launch(check_overlapping_output, 2)
+
+
+def test_strides_of_single_rows(launch: Launcher) -> None:
+    launch(check_strides_of_single_rows, 3)
+
+
+def test_channels_last_on_one_rank(launch: Launcher) -> None:
+    launch(check_channels_last_on_one_rank, 2)
+
+
+def test_conjugate_views(launch: Launcher) -> None:
+    launch(check_conjugate_views, 2)

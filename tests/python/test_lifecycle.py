@@ -1,5 +1,6 @@
 """How processes end and fork while groups are alive."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -84,6 +85,103 @@ def test_exit(tmp_path: Path, ending: str) -> None:
     run_program(tmp_path, ending)
 
 
+BLOCKED = """
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Tell(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        print("blocked", flush=True)
+        return gradient
+
+model = DistributedDataParallel(nn.Linear(3, 3)) if sys.argv[3] == "backward" else None
+dist.barrier()
+if sys.argv[2] == "1":
+    sys.stdin.read()  # Never calls again.
+elif model is not None:
+    Tell.apply(model(torch.ones(1, 3))).sum().backward()
+else:
+    print("blocked", flush=True)
+    dist.all_reduce(total)
+"""
+
+
+DEAF = pytest.mark.xfail(
+    strict=True,
+    raises=subprocess.TimeoutExpired,
+    reason="wait() does not look for signals of Python while it is blocked",
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        pytest.param(signal.SIGINT, "wait", marks=DEAF),
+        (signal.SIGTERM, "wait"),
+        (signal.SIGTERM, "backward"),
+    ],
+)
+def test_signal_ends_a_blocked_rank(tmp_path: Path, number: signal.Signals, where: str) -> None:
+    source = tmp_path / "program.py"
+    source.write_text(PROGRAM + BLOCKED)
+    meeting = str(tmp_path / "meeting")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(source), meeting, str(rank), where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        blocked = processes[0]
+        assert blocked.stdout is not None
+        assert blocked.stdout.readline() == b"blocked\n"
+        time.sleep(0.5)  # Into the call itself. Earlier, the signal finds Python code: no harm.
+        blocked.send_signal(number)
+        # Far less than the group's timeout of half an hour.
+        assert blocked.wait(timeout=10 if number == signal.SIGINT else 40) != 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+FAILING = """
+if sys.argv[2] == "1":
+    try:
+        raise KeyError("the real reason")
+    finally:
+        dist.group.WORLD.abort()
+dist.all_reduce(total)
+"""
+
+
+def test_own_error_is_not_hidden_by_an_abort(tmp_path: Path) -> None:
+    source = tmp_path / "program.py"
+    source.write_text(PROGRAM + FAILING)
+    meeting = str(tmp_path / "meeting")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(source), meeting, str(rank)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=80)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [1, 1], errors
+    assert "KeyError: 'the real reason'" in errors[1]
+    assert "rank 1" in errors[0]
+
+
 class Squares(Dataset[int]):
     def __len__(self) -> int:
         return 24
@@ -144,6 +242,25 @@ def check_death_behind_a_fork(rank: int, size: int) -> None:
     os.kill(child, signal.SIGKILL)
 
 
+def check_children_that_end(rank: int, size: int) -> None:
+    """Forks of a busy process run Python, end as programs do, and disturb nothing."""
+    given = torch.arange(size * 100_000.0)
+    for turn in range(15):
+        output = torch.empty_like(given)
+        work = dist.all_to_all_single(output, given, async_op=True)
+        assert work is not None
+        child = os.fork()
+        if child == 0:
+            # What a worker does at its end, the destructors of inherited groups included.
+            total = sum(range(1000))
+            atexit._run_exitfuncs()
+            os._exit(0 if total == 499_500 else 1)
+        work.wait()
+        assert os.waitpid(child, 0)[1] == 0
+        share = given[rank * 100_000 : (rank + 1) * 100_000]
+        assert torch.equal(output, share.repeat(size)), turn
+
+
 def check_idle_wait(rank: int, size: int) -> float:
     """CPU seconds that a rank spends on waiting three seconds for another."""
     dist.barrier()
@@ -165,6 +282,10 @@ def test_forked_child_is_told(launch: Launcher) -> None:
 
 def test_death_of_a_rank_that_has_a_child(launch: Launcher) -> None:
     launch(check_death_behind_a_fork, 2, dies={0})
+
+
+def test_children_that_end(launch: Launcher) -> None:
+    launch(check_children_that_end, 2)
 
 
 def test_waiting_costs_no_cpu(launch: Launcher) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from freescale_pg import functional
 from harness.launch import Launcher
 
 pytestmark = pytest.mark.freescale_only
@@ -112,6 +113,112 @@ class TestMismatch:
     def test_number_of_tensors(self, launch: Launcher, size: int, count: int) -> None:
         calls = [partial(coalesced, 2, count), partial(coalesced, 3, count)]
         self.launch(launch, size, calls, ["all_reduce_coalesced"])
+
+
+def reduce_scatter(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    size = dist.get_world_size(group)
+    dist.reduce_scatter_tensor(torch.empty(count), torch.ones(count * size), group=group)
+
+
+def broadcast(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    dist.broadcast(torch.ones(count), 1, group=group)
+
+
+def exchange_with_gradient(count: int, rank: int, group: dist.ProcessGroup) -> None:
+    """Experts of another capacity on one rank."""
+    rows = torch.ones(dist.get_world_size(group), count, 3, requires_grad=True)
+    functional.all_to_all_single(rows * 2, group=group)
+
+
+@pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
+@pytest.mark.parametrize("extra", [-1, 1])
+@pytest.mark.parametrize(
+    "call",
+    [gather, partial(reduce_with, "SUM"), reduce_scatter, broadcast, exchange_with_gradient],
+    ids=["gather", "all_reduce", "reduce_scatter", "broadcast", "exchange_with_gradient"],
+)
+def test_size_that_differs_by_one(
+    launch: Launcher, call: Callable[..., object], extra: int, debug: str
+) -> None:
+    if debug == "DETAIL" and extra == 1:
+        pytest.skip("one direction will do")
+    for count in (SMALL, LARGE):
+        calls = [partial(call, count), partial(call, count + extra)]
+        environment = {"TORCH_DISTRIBUTED_DEBUG": debug}
+        if debug == "OFF":
+            launch(check_mismatch, 3, calls, [], timeout=30)
+        else:
+            launch(check_some_error, 3, calls, environment=environment, checks_footprint=False)
+
+
+def check_some_error(rank: int, size: int, calls: list[Callable[..., object]]) -> None:
+    """torch's own checks may speak first; ranks must not hang, and other groups must go on."""
+    group = dist.new_group()
+    errors_of([lambda: calls[rank == 1](rank, group), lambda: dist.barrier(group)])
+    dist.all_reduce(torch.ones(3))
+
+
+def check_splits(rank: int, size: int, sent: int, expected: int) -> None:
+    """Rank 0 sends a number of rows that rank 1 does not expect."""
+    group = dist.new_group()
+    leaving, arriving = ([0, sent], [0, 0]) if rank == 0 else ([0, 0], [expected, 0])
+    output, given = torch.empty(sum(arriving), 2), torch.ones(sum(leaving), 2)
+    message = errors_of(
+        [
+            lambda: dist.all_to_all_single(output, given, arriving, leaving, group=group),
+            lambda: dist.barrier(group),
+        ]
+    )
+    for word in (f"rank {1 - rank}", str(8 * sent), str(8 * expected)):
+        assert word in message, f"no {word!r} in: {message}"
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(1, 3), (3, 1), (0, 3), (90_000, 90_001)])
+def test_splits_that_disagree(launch: Launcher, sent: int, expected: int) -> None:
+    launch(check_splits, 2, sent, expected, timeout=30)
+
+
+def check_empty_payload(rank: int, size: int) -> None:
+    """A rank without rows has the wrong dtype all the same."""
+    group = dist.new_group()
+    dtype = torch.int32 if rank == 1 else torch.int64
+    rows = 0 if rank == 1 else 2
+    arriving = [0 if peer == 1 else 2 for peer in range(size)]
+    output = torch.empty(sum(arriving), dtype=dtype)
+    given = torch.ones(rows * size, dtype=dtype)
+    message = errors_of(
+        [
+            lambda: dist.all_to_all_single(output, given, arriving, [rows] * size, group=group),
+            lambda: dist.barrier(group),
+        ]
+    )
+    for word in ("int32", "int64"):
+        assert word in message, f"no {word!r} in: {message}"
+    dist.barrier()
+
+
+def test_dtype_of_a_rank_without_rows(launch: Launcher) -> None:
+    launch(check_empty_payload, 3, timeout=30)
+
+
+def check_skipped_collective(rank: int, size: int) -> None:
+    """Rank 1 leaves out the exchange of counts: its exchange of rows meets that of the others."""
+    group = dist.new_group()
+    calls = [
+        lambda: dist.all_to_all_single(
+            torch.empty(size, dtype=torch.int64), torch.ones(size, dtype=torch.int64), group=group
+        ),
+        lambda: dist.all_to_all_single(torch.empty(size, 4), torch.ones(size, 4), group=group),
+        lambda: dist.barrier(group),
+    ]
+    message = errors_of(calls[1:] if rank == 1 else calls)
+    assert "#1" in message, message
+    dist.barrier()
+
+
+def test_skipped_collective(launch: Launcher) -> None:
+    launch(check_skipped_collective, 2, timeout=30)
 
 
 def check_message_too_long(rank: int, size: int, count: int) -> None:

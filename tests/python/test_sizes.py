@@ -1,5 +1,7 @@
 """Byte counts on both sides of every threshold of the transport."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -137,3 +139,28 @@ def test_buffers_at_any_byte(launch: Launcher) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_hundreds_in_a_row(launch: Launcher, size: int) -> None:
     launch(check_repeated, size)
+
+
+def check_beyond_32_bits(rank: int, size: int) -> None:
+    """A few rows, each of 64 KiB, that together have more bytes than an int counts."""
+    rows, columns = 2**15 + 1, 2**16
+    leaving, arriving = ([0, rows], [0, 0]) if rank == 0 else ([0, 0], [rows, 0])
+    given = torch.zeros(sum(leaving), columns, dtype=torch.uint8)
+    output = torch.empty(sum(arriving), columns, dtype=torch.uint8)
+    marks = [0, rows // 2, rows - 2, rows - 1]
+    for row in marks if rank == 0 else []:
+        given[row] = contents(columns, "mark", row)
+    dist.all_to_all_single(output, given, arriving, leaving)
+    for row in marks if rank == 1 else []:
+        assert_same_bits(output[row], contents(columns, "mark", row), row)
+
+
+def available_bytes() -> int:
+    words = Path("/proc/meminfo").read_text().split()
+    return int(words[words.index("MemAvailable:") + 1]) * KIB
+
+
+@pytest.mark.freescale_only
+@pytest.mark.skipif(available_bytes() < 8 * 2**30, reason="needs 6 GiB of memory")
+def test_beyond_32_bits(launch: Launcher) -> None:
+    launch(check_beyond_32_bits, 2)

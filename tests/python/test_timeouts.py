@@ -83,6 +83,64 @@ def check_set_timeout(rank: int, size: int) -> None:
         time.sleep(SHORT * 2.5)
 
 
+def check_one_operation(rank: int, size: int) -> None:
+    """An operation's own limit is stronger than the group's, which is long."""
+    over = open_store("over")
+    if rank == 1:
+        over.get("over")
+        return
+    options = dist.AllToAllOptions()
+    options.timeout = timedelta(seconds=SHORT)
+    given = torch.ones(size)
+    work = dist.group.WORLD.alltoall_base(torch.empty(size), given, [], [], options)
+    expect_timeout(work.wait, ["rank 0", "all_to_all_single", "1000 ms", "rank 1"])
+    over.set("over", "")
+
+
+def check_batch(rank: int, size: int) -> None:
+    over = open_store("over")
+    if rank == 1:
+        over.get("over")
+        return
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for _ in range(2):
+            dist.all_reduce(torch.ones(3))
+    expect_timeout(manager.wait, ["rank 0", "all_reduce", "1000 ms", "rank 1"])
+    over.set("over", "")
+
+
+def check_first_barrier(rank: int, size: int) -> None:
+    over = open_store("over")
+    if rank == 1:
+        over.get("over")
+        return
+    expect_timeout(dist.barrier, ["rank 0", "barrier", "1000 ms", "rank 1"])
+    over.set("over", "")
+
+
+def check_new_group(rank: int, size: int) -> None:
+    """A group that one rank does not make, within the group's own limit."""
+    over = open_store("over")
+    if rank == 1:
+        over.get("over")
+        return
+    limit = timedelta(seconds=SHORT)
+    expect_timeout(lambda: dist.new_group(timeout=limit), ["rank 0", "rank 1|ranks? 1"])
+    over.set("over", "")
+
+
+def check_split(rank: int, size: int) -> None:
+    over = open_store("over")
+    limit = timedelta(seconds=SHORT)
+    part = dist.group.WORLD.split_group(list(range(size)), timeout=limit, group_name="part")
+    assert part._get_backend(torch.device("cpu")).options._timeout == limit
+    if rank == 1:
+        over.get("over")
+        return
+    expect_timeout(part.allreduce([torch.ones(1)]).wait, ["rank 0", "1000 ms", "rank 1"])
+    over.set("over", "")
+
+
 def check_init(rank: int, size: int) -> None:
     """The group says who is missing."""
     if rank == 2:
@@ -121,3 +179,23 @@ def test_timeout_set_later(launch: Launcher) -> None:
 
 def test_rank_that_never_joins(launch: Launcher) -> None:
     launch(check_init, 3, init=False)
+
+
+def test_limit_of_one_operation(launch: Launcher) -> None:
+    launch(check_one_operation, 2)
+
+
+def test_batch(launch: Launcher) -> None:
+    launch(check_batch, 2, timeout=SHORT)
+
+
+def test_first_barrier(launch: Launcher) -> None:
+    launch(check_first_barrier, 2, timeout=SHORT)
+
+
+def test_new_group(launch: Launcher) -> None:
+    launch(check_new_group, 2)
+
+
+def test_split(launch: Launcher) -> None:
+    launch(check_split, 2)

@@ -123,6 +123,36 @@ def reduce_scatter_size(rank: int, size: int, group: dist.ProcessGroup) -> None:
     )
 
 
+def scalar_input(rank: int, size: int, group: dist.ProcessGroup) -> None:
+    given = torch.tensor(1.0) if rank == CULPRIT else torch.ones(size)
+    dist.all_to_all_single(torch.empty(size), given, group=group)
+
+
+def dtype_of_twice_the_length(rank: int, size: int, group: dist.ProcessGroup) -> None:
+    """Half as many elements of twice the bytes."""
+    output = torch.empty(size, dtype=torch.int64)
+    given = torch.ones(2, dtype=torch.int32) if rank == CULPRIT else output[:1].clone()
+    group._allgather_base(output, given).wait()
+
+
+def no_tensors_to_exchange(rank: int, size: int, group: dist.ProcessGroup) -> None:
+    count = 0 if rank == CULPRIT else size
+    given = [torch.ones(1) for _ in range(count)]
+    # torch's dispatcher refuses empty lists before it calls a backend.
+    backend = group._get_backend(torch.device("cpu"))
+    backend.alltoall([torch.empty(1) for _ in range(count)], given).wait()
+
+
+def no_outputs_to_gather(rank: int, size: int, group: dist.ProcessGroup) -> None:
+    outputs = [] if rank == CULPRIT else [torch.empty(1) for _ in range(size)]
+    group.allgather([outputs], [torch.ones(1)]).wait()
+
+
+def no_list_to_gather(rank: int, size: int, group: dist.ProcessGroup) -> None:
+    outputs = [torch.empty(1) for _ in range(size)]
+    group.allgather([] if rank == CULPRIT else [outputs], [torch.ones(1)]).wait()
+
+
 MISTAKES: list[tuple[Call, list[str]]] = [
     (input_splits_sum, ["all_to_all_single", "input", "6", "3"]),
     (output_splits_sum, ["all_to_all_single", "output", "6", "3"]),
@@ -137,6 +167,11 @@ MISTAKES: list[tuple[Call, list[str]]] = [
     (output_overlaps_input, ["all_to_all_single", "overlap"]),
     (sparse_input, ["sparse|Sparse"]),
     (scatter_count, ["scatter", "4", "3"]),
+    (scalar_input, ["all_to_all_single", "scalar"]),
+    (dtype_of_twice_the_length, ["all_gather_into_tensor", "int64", "int32"]),
+    (no_tensors_to_exchange, ["all_to_all", "0", "3"]),
+    (no_outputs_to_gather, ["all_gather", "0", "3"]),
+    (no_list_to_gather, ["all_gather", "0", "1"]),
     (reduce_scatter_size, ["reduce_scatter_tensor", "7", "6"]),
 ]
 # torch refuses these on the rank that makes them, before a backend hears of the call: the others

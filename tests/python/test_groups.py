@@ -74,7 +74,7 @@ def check_few_descriptors(rank: int, size: int) -> None:
     """Groups give back what they take: a job may make one in each epoch."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(Footprint.take().descriptors) + 16, most))
-    for number in range(300):
+    for number in range(100):
         group = dist.new_group()
         exchange(group, number)
         dist.destroy_process_group(group)

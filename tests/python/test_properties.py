@@ -26,7 +26,7 @@ from harness.program import (
 )
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "0"))
-USUAL_EXAMPLES = 40  # of each world size
+USUAL_EXAMPLES = 60  # of each world size
 MOST_CALLS = 6
 # Seconds for all examples of one world size, and what shrinking may add.
 LIMIT = 300.0 + 1.0 * EXAMPLES

@@ -49,11 +49,11 @@ class CallSite:
 
     Args:
         call: Which call.
-        position: In the program.
+        occurrence: How many equal calls the program has before it; contents differ by it.
         group: Of the call.
     """
 
-    def __init__(self, call: Call, position: int, group: dist.ProcessGroup) -> None:
+    def __init__(self, call: Call, occurrence: int, group: dist.ProcessGroup) -> None:
         self.call = call
         self.group = group
         self.me = dist.get_rank(group)
@@ -62,7 +62,7 @@ class CallSite:
         self.asynchronous = not call.blocking
         self.root = call.root
         self.global_root = dist.get_global_rank(group, call.root)
-        self._salt = (position, zlib.crc32(repr(call).encode()))
+        self._salt = (occurrence, zlib.crc32(repr(call).encode()))
         self._expected: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     @property

@@ -151,7 +151,8 @@ def run(program: Program, groups: list[dist.ProcessGroup | None], rank: int) -> 
         group = groups[call.group]
         if group is None:
             continue
-        site = CallSite(call, position, group)
+        # Not the position: shrinking should not change the contents of the calls that it keeps.
+        site = CallSite(call, program.calls[:position].count(call), group)
         with fs.priority(fs.Priority.NORMAL if site.priority is None else site.priority):
             works = ISSUERS[call.kind](site)
         if call.blocking:

@@ -98,23 +98,23 @@ def check_one_operation(rank: int, size: int) -> None:
 
 
 def check_batch(rank: int, size: int) -> None:
-    over = open_store("over")
+    over, short = open_store("over"), dist.new_group(timeout=timedelta(seconds=SHORT))
     if rank == 1:
         over.get("over")
         return
-    with dist._coalescing_manager(async_ops=True) as manager:
+    with dist._coalescing_manager(group=short, async_ops=True) as manager:
         for _ in range(2):
-            dist.all_reduce(torch.ones(3))
+            dist.all_reduce(torch.ones(3), group=short)
     expect_timeout(manager.wait, ["rank 0", "all_reduce", "1000 ms", "rank 1"])
     over.set("over", "")
 
 
 def check_first_barrier(rank: int, size: int) -> None:
-    over = open_store("over")
+    over, short = open_store("over"), dist.new_group(timeout=timedelta(seconds=SHORT))
     if rank == 1:
         over.get("over")
         return
-    expect_timeout(dist.barrier, ["rank 0", "barrier", "1000 ms", "rank 1"])
+    expect_timeout(lambda: dist.barrier(short), ["rank 0", "barrier", "1000 ms", "rank 1"])
     over.set("over", "")
 
 
@@ -186,11 +186,11 @@ def test_limit_of_one_operation(launch: Launcher) -> None:
 
 
 def test_batch(launch: Launcher) -> None:
-    launch(check_batch, 2, timeout=SHORT)
+    launch(check_batch, 2)
 
 
 def test_first_barrier(launch: Launcher) -> None:
-    launch(check_first_barrier, 2, timeout=SHORT)
+    launch(check_first_barrier, 2)
 
 
 def test_new_group(launch: Launcher) -> None:

@@ -337,13 +337,17 @@ def _shares(
 def _all_reduce(site: CallSite, number: int, asynchronous: bool) -> dist.Work | None:
     parts = _equal_pieces(site, number)
     tensor = site.changed(parts[site.me], reduced(site.call.op, parts))
-    return dist.all_reduce(tensor, site.op, group=site.group, async_op=asynchronous)
+    work: dist.Work | None = dist.all_reduce(
+        tensor, site.op, group=site.group, async_op=asynchronous
+    )
+    return work
 
 
 def _reduce_scatter(site: CallSite, output: torch.Tensor, given: torch.Tensor) -> dist.Work | None:
-    return dist.reduce_scatter_tensor(
+    work: dist.Work | None = dist.reduce_scatter_tensor(
         output, given, site.op, group=site.group, async_op=site.asynchronous
     )
+    return work
 
 
 def _coalesced(site: CallSite, call: Callable[[int], object]) -> list[dist.Work]:

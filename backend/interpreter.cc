@@ -6,6 +6,7 @@ namespace freescale {
 namespace {
 
 std::atomic<WithoutInterpreterLock> runner{nullptr};
+std::atomic<SignalCheck> signal_check{nullptr};
 
 }  // namespace
 
@@ -17,6 +18,12 @@ void run_without_interpreter_lock(const std::function<void()>& body) {
   } else {
     body();
   }
+}
+
+void set_signal_check(SignalCheck check) { signal_check.store(check); }
+
+void check_signals() {
+  if (const SignalCheck check = signal_check.load(); check != nullptr) check();
 }
 
 }  // namespace freescale

@@ -15,4 +15,11 @@ void set_without_interpreter_lock(WithoutInterpreterLock run);
 // which may run Python callbacks.
 void run_without_interpreter_lock(const std::function<void()>& body);
 
+// How to let Python act on signals that came while a thread blocks in here: a no-op on all threads
+// but the main one; throws what a handler raised (KeyboardInterrupt). Set by module.cc too.
+using SignalCheck = void (*)();
+
+void set_signal_check(SignalCheck check);
+void check_signals();
+
 }  // namespace freescale

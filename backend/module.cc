@@ -156,6 +156,20 @@ void close_groups_at_exit() {
   }));
 }
 
+// Python's handlers run on its main thread only; others need not ask for the interpreter's lock.
+unsigned long main_thread = 0;
+
+void run_signal_handlers() {
+  if (PyThread_get_thread_ident() != main_thread) return;
+  const py::gil_scoped_acquire acquired;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+void find_main_thread() {
+  const py::object thread = py::module_::import("threading").attr("main_thread")();
+  main_thread = thread.attr("ident").cast<unsigned long>();
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
@@ -170,6 +184,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     const py::gil_scoped_release release;
     body();
   });
+  find_main_thread();
+  set_signal_check(&run_signal_handlers);
   bind_options(module);
   bind_backend(module);
   bind_statistics(module);

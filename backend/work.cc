@@ -1,5 +1,6 @@
 #include "backend/work.h"
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "backend/errors.h"
 #include "backend/flight_dump.h"
+#include "backend/interpreter.h"
 
 namespace freescale {
 namespace {
@@ -127,6 +129,16 @@ void Work::complete(const OpResult& result) noexcept {
   settle_future();
 }
 
+// Comes back to Python now and then, so that Ctrl-C ends a rank whose peers do not come.
+bool Work::wait_in_turns(Engine& engine, Deadline deadline) {
+  constexpr std::chrono::milliseconds kTurn(100);
+  while (!engine.wait(completion_, std::min(deadline, Deadline::after(kTurn)))) {
+    if (deadline.passed(now_ns())) return false;
+    check_signals();
+  }
+  return true;
+}
+
 bool Work::wait_until_set(std::chrono::milliseconds timeout) {
   if (completion_.is_set()) return true;
   const std::shared_ptr<ProcessEngine> process = context_->lock_process();
@@ -135,7 +147,7 @@ bool Work::wait_until_set(std::chrono::milliseconds timeout) {
   if (process->is_forked_copy()) throw_status(forked_status(call_.site));
   const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
   const Nanoseconds begin = now_ns();
-  const bool done = process->engine().wait(completion_, deadline);
+  const bool done = wait_in_turns(process->engine(), deadline);
   process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
   return done;
 }

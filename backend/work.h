@@ -52,6 +52,7 @@ class Work final : public c10d::Work {
  private:
   Status copy_back();
   void note_end(PathSet paths);
+  bool wait_in_turns(Engine& engine, Deadline deadline);
   bool wait_until_set(std::chrono::milliseconds timeout);
   void settle_future();
   void settle(c10::ivalue::Future& future) const;

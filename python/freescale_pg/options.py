@@ -1,5 +1,6 @@
 """Settings of a process group."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from freescale_pg._extension import _C
@@ -37,3 +38,16 @@ class Options(_C.Options):
         if aging <= timedelta(0):
             raise ValueError(f"aging must be longer than zero, got {aging}")
         super().__init__(priority=chosen, aging=aging)
+
+    def __reduce__(self) -> tuple[Callable[..., "Options"], tuple[int, timedelta | None]]:
+        """What pickle keeps: for groups that are made in other processes."""
+        return _remade, (int(self.priority), self.aging)
+
+    def __repr__(self) -> str:
+        """For example ``Options(priority=Priority.URGENT, aging=None)``."""
+        priority = as_priority(self.priority)
+        return f"Options(priority=Priority.{priority.name}, aging={self.aging!r})"
+
+
+def _remade(priority: int, aging: timedelta | None) -> Options:
+    return Options(priority=priority, aging=aging)

@@ -113,17 +113,10 @@ else:
 """
 
 
-DEAF = pytest.mark.xfail(
-    strict=True,
-    raises=subprocess.TimeoutExpired,
-    reason="wait() does not look for signals of Python while it is blocked",
-)
-
-
 @pytest.mark.parametrize(
     ("number", "where"),
     [
-        pytest.param(signal.SIGINT, "wait", marks=DEAF),
+        (signal.SIGINT, "wait"),
         (signal.SIGTERM, "wait"),
         (signal.SIGTERM, "backward"),
     ],
@@ -147,7 +140,7 @@ def test_signal_ends_a_blocked_rank(tmp_path: Path, number: signal.Signals, wher
         assert blocked.stdout.readline() == b"blocked\n"
         blocked.send_signal(number)
         # Far less than the group's timeout of half an hour.
-        assert blocked.wait(timeout=10 if number == signal.SIGINT else 40) != 0
+        assert blocked.wait(timeout=40) != 0
     finally:
         for process in processes:
             process.kill()

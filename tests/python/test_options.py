@@ -47,11 +47,11 @@ def test_options_can_be_copied() -> None:
         assert copied.aging == timedelta(milliseconds=30)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="Options have no __reduce__ yet")
 def test_options_can_be_pickled() -> None:
     options = fs.Options(priority=fs.Priority.LOW, aging=timedelta(milliseconds=30))
     sent = pickle.loads(pickle.dumps(options))
     assert (sent.priority, sent.aging) == (fs.Priority.LOW, timedelta(milliseconds=30))
+    assert repr(sent) == f"Options(priority=Priority.LOW, aging={timedelta(milliseconds=30)!r})"
 
 
 def check_copied_options(rank: int, size: int) -> None:

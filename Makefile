@@ -76,7 +76,8 @@ $(STAMPS)/requirements-bench: benchmarks/requirements.txt $(STAMPS)/venv
 	touch $@
 
 $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/torch $(STAMPS)/requirements-build
-	rm -rf build/lib.*  # setuptools would pack modules that are gone from python/ by now
+	@echo "building the extension and its tests: 1 to 4 minutes on two cores"
+	@rm -rf build/lib.*  # setuptools would pack modules that are gone from python/ by now
 	FREESCALE_BUILD_DIR=$(BUILD_DIR) FREESCALE_CMAKE_ARGS=-DFREESCALE_BUILD_TESTS=ON \
 	  $(PIP) install --no-build-isolation --no-deps $(PACKAGE_INSTALL)
 	touch $@
@@ -90,7 +91,8 @@ build: $(STAMPS)/package
 .PHONY: train
 # Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide.
 train: build $(STAMPS)/requirements-run
-	threads=$$(( $$(nproc) / $(NPROC) )); \
+	@[[ "$(NPROC)" =~ ^[1-9][0-9]*$$ ]] || { echo "NPROC=$(NPROC) is not a number of ranks"; exit 1; }
+	@threads=$$(( $$(nproc) / $(NPROC) )); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
 	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
 	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \

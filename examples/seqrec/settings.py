@@ -46,11 +46,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     return Settings(**{field.name: getattr(parsed, field.name) for field in fields(Settings)})
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -64,17 +63,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--backend", default="freescale", help="torch.distributed backend for CPU tensors")
     add("--cache", type=Path, default=_CACHE, help="folder that keeps downloads")
     add("--seed", type=int, default=0, help="seed of weights, batches, negatives and dropout")
-    add("--epochs", type=_positive, default=30, help="passes over the users")
-    add("--max-steps", type=_positive, default=None, help="stop training after this many steps")
+    add("--epochs", type=_count, default=30, help="passes over the users")
+    add("--max-steps", type=_count, default=None, help="stop training after this many steps")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--batch-size", type=_positive, default=32, help="users per step, over all ranks")
-    add("--max-length", type=_positive, default=100, help="newest items of a user that are used")
-    add("--dim", type=_positive, default=64, help="length of an item vector")
-    add("--layers", type=_positive, default=2, help="attention blocks")
-    add("--heads", type=_positive, default=2, help="attention heads")
+    add("--batch-size", type=_count, default=32, help="users per step, over all ranks")
+    add("--max-length", type=_count, default=100, help="newest items of a user that are used")
+    add("--dim", type=_count, default=64, help="length of an item vector")
+    add("--layers", type=_count, default=2, help="attention blocks")
+    add("--heads", type=_count, default=2, help="attention heads")
     add("--dropout", type=float, default=0.3, help="probability that a value is dropped")
-    add("--negatives", type=_positive, default=512, help="negative items per step")
+    add("--negatives", type=_count, default=512, help="negative items per step")
     add("--lr", type=float, default=3e-3, help="peak learning rate of Adam")

@@ -155,8 +155,9 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
     header.msg_control = control;
     header.msg_controllen = sizeof(control);
     const ssize_t got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    // An empty message looks like the end of the stream, but may have brought descriptors.
+    if (got >= 0) take_descriptors(header, &message.fds);
     if (got > 0) {
-      take_descriptors(header, &message.fds);
       if ((header.msg_flags & MSG_CTRUNC) != 0) {
         return Status::system(
             "descriptors on the Unix socket were lost: more than expected, or this process has "

@@ -272,6 +272,20 @@ TEST(mesh_closes_what_strangers_send) {
   CHECK_EQ(Footprint::now(), before);
 }
 
+// It looks like the end of the stream, but its descriptors have arrived.
+TEST(mesh_closes_what_comes_with_an_empty_message) {
+  const auto mesh = new_mesh();
+  const Endpoint endpoint = endpoint_of(*mesh);
+  const Footprint before = Footprint::now();
+  const int stdin_twice[] = {0, 0};
+  for (int round = 0; round < 20; ++round) {
+    const UniqueFd socket = knock_at(endpoint);
+    CHECK_OK(send_message(socket.get(), {}, stdin_twice));
+    expect_hang_up(socket);
+  }
+  CHECK_EQ(Footprint::now(), before);
+}
+
 // Everything right but the secret.
 TEST(mesh_refuses_a_wrong_secret) {
   MemoryStore store;

@@ -166,6 +166,14 @@ TEST(chunk_lane_writer_survives_forged_returns) {
   }
 }
 
+// More than all slots cannot have come back; the writer must not walk there step by step.
+TEST(chunk_lane_writer_believes_no_counter_that_runs_ahead) {
+  Lane lane;
+  for (int i = 0; i < 6; ++i) CHECK(lane.put(kNormal, i));
+  ForgedLane(lane).give_back({0, 1, 2, 3, 4, 5, 6, 7}, lane.geometry.chunks + 1);
+  CHECK(!lane.writer.can_put(kNormal));
+}
+
 TEST(chunk_lane_geometry_is_bounded) {
   CHECK(ChunkLaneMemory::valid({}));
   CHECK(!ChunkLaneMemory::valid({.chunk_bytes = 4096, .chunks = 2}));

@@ -12,7 +12,9 @@ ChunkLaneWriter::ChunkLaneWriter(std::byte* memory, ChunkGeometry geometry)
 void ChunkLaneWriter::collect_returned() {
   ReturnQueue& queue = queues_->returned;
   const uint32_t written = queue.written.load(std::memory_order_acquire);
-  // A corrupt counter or slot may cost this lane its credits, but never leads out of the memory.
+  // A corrupt counter or slot may cost this lane its credits, but never leads out of the memory,
+  // nor keeps this process for billions of steps.
+  if (written - returned_seen_ > geometry_.chunks) return;
   for (; returned_seen_ != written && free_.size() < geometry_.chunks; ++returned_seen_) {
     const uint32_t index = queue.slots[returned_seen_ % kMaxChunks];
     if (index < geometry_.chunks) free_.push_back(index);

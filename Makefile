@@ -3,6 +3,8 @@
 #
 #   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [ARGS="..."]
 #   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
+#   make sanitize
+#   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make lint | format | stubs | clean
@@ -23,6 +25,8 @@ DATA ?=
 EPOCHS ?=
 ARGS ?=
 PYTEST_ARGS ?=
+SECONDS ?= 60
+FUZZ ?= $(patsubst tests/fuzz/%_fuzz.cc,%,$(wildcard tests/fuzz/*_fuzz.cc))
 CTEST_ARGS ?=
 
 # Another torch gets an environment and a build tree of its own, and there the package is installed
@@ -43,7 +47,7 @@ STAMPS := $(VENV)/.stamps
 BUILD_DIR := build/torch-$(TORCH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp, \
+CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fuzz, \
   $(folder)/*.h $(folder)/*.cc))
 PYTHON_FILES = python examples benchmarks tests tools cmake setup.py
 TYPED_FILES = python/freescale_pg tools $(wildcard examples benchmarks)
@@ -109,6 +113,41 @@ test-cpp: build
 .PHONY: test-python
 test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+
+# The trees of `cmake --preset asan` and `tsan`; the first one builds the module too.
+.PHONY: sanitize sanitize-asan sanitize-tsan
+sanitize: sanitize-asan sanitize-tsan
+
+sanitize-asan: $(STAMPS)/requirements-run $(STAMPS)/requirements-build $(STAMPS)/torch
+	$(BIN)/cmake --preset asan -DFREESCALE_BUILD_TORCH=ON -DPython_EXECUTABLE=$(BIN)/python \
+	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/asan/python/freescale_pg
+	$(BIN)/cmake --build --preset asan --parallel $(JOBS)
+	$(BIN)/ctest --preset asan
+	cp python/freescale_pg/*.py build/asan/python/freescale_pg
+# Python is not instrumented, so the runtime has to come first; libstdc++ beside it, or the runtime
+# does not find the function that throws. Leaks are not looked for: Python and torch never free much
+# of what they hold.
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=build/asan/python $(BIN)/python tests/python/sanitizer_smoke.py
+
+sanitize-tsan: $(STAMPS)/requirements-build
+	$(BIN)/cmake --preset tsan
+	$(BIN)/cmake --build --preset tsan --parallel $(JOBS)
+	$(BIN)/ctest --preset tsan
+
+# Each target for SECONDS, JOBS of them at once. With libFuzzer where there is a clang; else with a
+# driver of our own, which is not guided by coverage. What they find is kept in build/*/tests/fuzz.
+CLANG ?= $(firstword $(shell for cxx in clang++ clang++-{22..14}; do command -v $$cxx || true; done))
+FUZZ_PRESET := $(if $(CLANG),fuzz,asan)
+FUZZ_OPTIONS := -max_total_time=$(SECONDS) -max_len=1024 -timeout=20
+
+.PHONY: fuzz
+fuzz: $(STAMPS)/requirements-build
+	$(BIN)/cmake --preset $(FUZZ_PRESET) $(if $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG))
+	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --parallel $(JOBS) --target $(FUZZ:%=%_fuzz)
+	cd build/$(FUZZ_PRESET)/tests/fuzz && printf '%s\n' $(FUZZ) | xargs -P $(JOBS) -I{} \
+	  env ./{}_fuzz $(FUZZ_OPTIONS) -seed=$$(date +%s) found/{} $(CURDIR)/tests/fuzz/corpus/{}
 
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench

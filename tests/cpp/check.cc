@@ -110,10 +110,7 @@ void fail(const char* file, int line, std::string_view what) {
 
 void skip(std::string_view reason) { throw Skipped{std::string(reason)}; }
 
-}  // namespace freescale::check
-
-int main(int argc, char** argv) {
-  using namespace freescale::check;
+int run_tests(int argc, char** argv) {
   // A child that a test forks must not print again what was buffered before.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   runner_process = getpid();
@@ -130,3 +127,5 @@ int main(int argc, char** argv) {
   if (none_ran) std::printf("no test has a name with one of the given substrings\n");
   return counts[1] > 0 || none_ran ? EXIT_FAILURE : EXIT_SUCCESS;
 }
+
+}  // namespace freescale::check

@@ -24,6 +24,9 @@ struct Registration {
   Registration(const char* name, unsigned limit_seconds, void (*body)());
 };
 
+// Runs the tests whose names contain one of the arguments; returns what main() returns.
+int run_tests(int argc, char** argv);
+
 [[noreturn]] void fail(const char* file, int line, std::string_view what);
 [[noreturn]] void skip(std::string_view reason);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class FakeLink : public Link {
   size_t chunk_limit = 4;
   size_t largest_record = 32 << 10;
   bool pullable = false;
+  // Takes the place of the peer's memory, for addresses that are not real.
+  std::function<Status(uint64_t from, std::byte* to, size_t bytes)> pulls_from;
 
   std::vector<Put> puts;    // all so far
   size_t records_sent = 0;  // all so far
@@ -86,6 +89,7 @@ class FakeLink : public Link {
   void notify() override {}
   bool can_pull() const override { return pullable; }
   Status pull(uint64_t from, std::byte* to, size_t bytes) override {
+    if (pulls_from) return pulls_from(from, to, bytes);
     const auto* source = reinterpret_cast<const std::byte*>(from);
     std::copy(source, source + bytes, to);
     pulls.push_back(bytes);

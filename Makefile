@@ -7,6 +7,7 @@
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
+#   make conformance [ARGS="--short"]
 #   make lint | format | stubs | clean
 
 SHELL := /bin/bash
@@ -50,7 +51,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fuzz, \
   $(folder)/*.h $(folder)/*.cc))
 PYTHON_FILES = python examples benchmarks tests tools cmake setup.py
-TYPED_FILES = python/freescale_pg tools $(wildcard examples benchmarks)
+TYPED_FILES = python/freescale_pg tools tests/conformance $(wildcard examples benchmarks)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
@@ -148,6 +149,11 @@ fuzz: $(STAMPS)/requirements-build
 	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --parallel $(JOBS) --target $(FUZZ:%=%_fuzz)
 	cd build/$(FUZZ_PRESET)/tests/fuzz && printf '%s\n' $(FUZZ) | xargs -P $(JOBS) -I{} \
 	  env ./{}_fuzz $(FUZZ_OPTIONS) -seed=$$(date +%s) found/{} $(CURDIR)/tests/fuzz/corpus/{}
+
+.PHONY: conformance
+# torch's own distributed tests; see tests/conformance/README.md.
+conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
+	PYTHONPATH=$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m conformance $(ARGS)
 
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench

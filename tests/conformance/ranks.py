@@ -1,6 +1,6 @@
 """How the ranks of torch's test classes start and how they must end."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.multiprocessing
 from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiProcessTestCase
@@ -23,6 +23,8 @@ class ForkedRanks(MultiProcessTestCase):
 
 class LastingRanks(MultiProcContinuousTest):
     """Ranks that serve all tests of a class."""
+
+    processes: ClassVar[list[Any]]  # torch sets it
 
     @classmethod
     def tearDownClass(cls) -> None:

@@ -118,7 +118,7 @@ Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds 
   if (numbered) call.site.sequence = members.group->next_sequence();
   call.dtype = dtype;
   call.priority = resolve_priority(options_->priority, environment_.policy, op, dtype);
-  call.timeout = timeout > kNoTimeout ? timeout : options_->timeout;
+  call.timeout = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
   call.deadline = Deadline::after(call.timeout);
   // In a batch the caller waits for all of it, later.
   call.caller_waits = !async_op && !is_coalescing();

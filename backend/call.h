@@ -20,6 +20,8 @@ struct Call {
   std::chrono::milliseconds timeout{0};
   Deadline deadline = Deadline::never();
   Nanoseconds begin = 0;
+  // A receive whose source is open.
+  bool from_anyone = false;
   // The caller goes straight into wait().
   bool caller_waits = false;
 };

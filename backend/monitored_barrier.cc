@@ -83,9 +83,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_al
       rank_ == 0 ? collect_missing(call, tag, wait_all_ranks) : ask_for_missing(call, tag);
   const std::vector<int> late = missing_ranks(missing);
   if (late.empty()) return;
-  throw_status(Status::timed_out(c10::str(call.site, "monitored barrier Timed out after ",
-                                          call.timeout.count(), " ms: rank ", c10::Join(", ", late),
-                                          " did not arrive")));
+  throw_status(Status::timed_out(
+      c10::str(call.site, "Rank ", rank_, " timed out in monitoredBarrier: Timed out after ",
+               call.timeout.count(), " ms: rank ", c10::Join(", ", late), " did not arrive")));
 }
 
 }  // namespace freescale

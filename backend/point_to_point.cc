@@ -26,7 +26,7 @@ c10::intrusive_ptr<Work> Backend::start_receive(const Call& call, int peer, uint
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int peer, int tag) {
-  const Call call = begin(OpKind::kSend, dtype_of(tensors), kNoTimeout, /*async_op=*/true,
+  const Call call = begin(OpKind::kSend, dtype_of(tensors), c10d::kUnsetTimeout, /*async_op=*/true,
                           /*numbered=*/false);
   check_count(call.site, "tensors", tensors.size(), 1, "the number of tensors must be");
   check_tensor(call.site, tensors[0], "the tensor");
@@ -37,8 +37,9 @@ c10::intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, i
 
 c10::intrusive_ptr<c10d::Work> Backend::receive_from(std::vector<at::Tensor>& tensors, int peer,
                                                      int tag) {
-  const Call call = begin(OpKind::kRecv, dtype_of(tensors), kNoTimeout, /*async_op=*/true,
-                          /*numbered=*/false);
+  Call call = begin(OpKind::kRecv, dtype_of(tensors), c10d::kUnsetTimeout, /*async_op=*/true,
+                    /*numbered=*/false);
+  call.from_anyone = peer == kAnySource;
   check_count(call.site, "tensors", tensors.size(), 1, "the number of tensors must be");
   check_output(call.site, tensors[0], "the tensor");
   if (peer != kAnySource) check_peer(call.site, peer, size_);

@@ -16,10 +16,12 @@ namespace {
 
 constexpr size_t kOps = static_cast<size_t>(OpKind::kCount);
 
-// Work's base class records the inputs' shapes where a profiler asks for them.
+// Work's base class records the inputs' shapes where a profiler asks for them; of a receive, as
+// with torch's own backends, those of what it fills.
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Operands& operands) {
-  if (operands.inputs.empty()) return std::nullopt;
-  return operands.inputs;
+  if (!operands.inputs.empty()) return operands.inputs;
+  if (!operands.outputs.empty()) return operands.outputs;
+  return std::nullopt;
 }
 
 c10d::WorkResult work_result(const Status& status) {
@@ -87,7 +89,9 @@ c10d::OpType op_type(OpKind op) {
 
 Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands,
            Staging staging, uint64_t flight)
-    : c10d::Work(call.site.rank, op_type(call.site.op), work_title(call.site.op),
+    : c10d::Work(call.site.rank,
+                 call.from_anyone ? c10d::OpType::RECVANYSOURCE : op_type(call.site.op),
+                 call.from_anyone ? "freescale:recvAnySource" : work_title(call.site.op),
                  profiled_inputs(operands)),
       context_(std::move(context)),
       call_(call),

@@ -9,6 +9,7 @@ import importlib
 import os
 import tempfile
 import unittest
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,9 @@ MODULE = "torch.testing._internal.distributed.distributed_test"
 SHUT_TO_GLOO = "Only MPI supports"
 # What the tests of a subgroup need: theirs are ranks 1 and 2. torch runs them from 8 ranks on.
 SUBGROUP_RANKS = 3
+# Seconds. Tests that let a group's timeout run out give it one second, which is little for making
+# the group on a busy machine.
+LEAST_TIMEOUT = 5
 # Seconds for the file barrier around each test. torch's 10 are too few on a busy machine.
 BARRIER_LIMIT = 60
 
@@ -40,11 +44,16 @@ def _import_open(backend: str, ranks: int) -> ModuleType:
         common_distributed.skip_if_small_worldsize = lambda test: test
     module = importlib.import_module(MODULE)
     os.environ["BACKEND"] = backend
-    vars(module)["BACKEND"] = backend
+    vars(module).update(BACKEND=backend, timedelta=_timeout)
     for supported in ("PROFILING_SUPPORTED_BACKENDS", "SEND_RECV_PROFILING_SUPPORTED_BACKENDS"):
         getattr(module, supported).append(backend)
     _open_all_to_all(module.DistributedTest._DistTestBase)
     return module
+
+
+def _timeout(seconds: float) -> timedelta:
+    """Returns what the tests take for a timeout; those below a second are to run out at once."""
+    return timedelta(seconds=max(seconds, LEAST_TIMEOUT) if seconds >= 1 else seconds)
 
 
 def _open_all_to_all(tests: type) -> None:

@@ -86,10 +86,13 @@ def test_exit(tmp_path: Path, ending: str) -> None:
 
 
 BLOCKED = """
-import threading, time
+import signal, threading, time
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 import freescale_pg as fs
+
+# A program that was started in the background of a shell ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def tell():
     # Another thread gets to see the call only while the main thread is inside it.

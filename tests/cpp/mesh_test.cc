@@ -409,13 +409,13 @@ TEST(mesh_says_when_it_runs_out_of_descriptors) {
       Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
       Status status = mesh.status();
       if (status.ok()) {
-        status = mesh.value()->join(store, 0, 2, Deadline::after(milliseconds(200))).status();
+        status = mesh.value()->join(store, 0, 2, Deadline::after(milliseconds(500))).status();
       }
       CHECK_OK(store.set("outcome", status.message()));
       store.await("outcome seen");
     });
     const auto mesh = new_mesh();
-    const Result<Membership> ours = mesh->join(store, 1, 2, Deadline::after(milliseconds(200)));
+    const Result<Membership> ours = mesh->join(store, 1, 2, Deadline::after(milliseconds(500)));
     const std::string text = store.get("outcome", soon()).value();
     store.announce("outcome seen");
     poor.expect_success();

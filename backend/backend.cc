@@ -45,7 +45,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
       std::make_shared<Group>(membership.group_id, options_->group_name, rank,
                               std::move(membership.links), environment_.first_sequence);
   members_.process->add_group(members_.group, count_ranks_on_host(links_));
-  flight_recorder(environment_);
+  flight_recorder();  // made here, where the environment may be refused, and not by a completion
   context_ = std::make_shared<GroupContext>(
       members_.group, members_.process, environment_,
       std::make_shared<FlightGroup>(FlightGroup{membership.group_id, options_->group_name, rank,

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -149,9 +148,9 @@ uint64_t rank_in_job(const FlightGroup& group) {
 
 }  // namespace
 
-FlightRecorder& flight_recorder(const Environment& environment) {
+FlightRecorder& flight_recorder() {
   // Never destroyed: works may complete after the destructors of static objects have run.
-  static auto* const recorder = new FlightRecorder(environment.flight_records);
+  static auto* const recorder = new FlightRecorder(Environment::read().flight_records);
   return *recorder;
 }
 

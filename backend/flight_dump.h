@@ -7,8 +7,9 @@
 
 namespace freescale {
 
-// The recorder of this process: outlives every group and engine. The first environment counts.
-FlightRecorder& flight_recorder(const Environment& environment = Environment::read());
+// The recorder of this process: outlives every group and engine. Its first use reads the
+// environment, and may throw as Environment::read() does.
+FlightRecorder& flight_recorder();
 
 // The recorded calls of this process as JSON, and of those in flight what each waits for. Waits for
 // the engine's lock; never call it under that lock.

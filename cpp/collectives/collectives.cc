@@ -20,13 +20,16 @@ void rotate_to_next(std::vector<Message>& messages, int self) {
   std::rotate(messages.begin(), messages.begin() + self, messages.end());
 }
 
-// What a rank gives to, or gets from, each other rank where no data goes: an empty message. Its
-// header says that the rank has come, and how it called: without it two ranks that take each other
-// for the root of a broadcast would wait until their timeout, and a root whose receivers expect
-// another size would learn of it from a later collective.
-void greet_others(std::vector<Message>& messages, int self, int size) {
-  for (int step = 1; step < size; ++step) messages.push_back({(self + step) % size, {}});
+// The same to, or from, each other rank, the next one first.
+void add_others(std::vector<Message>& messages, int self, int size, const Pieces& pieces) {
+  for (int step = 1; step < size; ++step) messages.push_back({(self + step) % size, pieces});
 }
+
+// Where no data goes between a root and another rank. The header of an empty message says that the
+// rank has come, and how it called: without it two ranks that take each other for the root of a
+// broadcast would wait until their timeout, and a root whose receivers expect another size would
+// learn of it from a later collective.
+const Pieces kNoData;
 
 }  // namespace
 
@@ -48,11 +51,11 @@ Plan plan_broadcast(int self, int size, int root, const Pieces& buffer) {
   Plan plan;
   if (self != root) {
     plan.receives.push_back({root, buffer});
-    plan.sends.push_back({root, {}});
+    plan.sends.push_back({root, kNoData});
     return plan;
   }
-  for (int step = 1; step < size; ++step) plan.sends.push_back({(root + step) % size, buffer});
-  greet_others(plan.receives, self, size);
+  add_others(plan.sends, self, size, buffer);
+  add_others(plan.receives, self, size, kNoData);
   return plan;
 }
 
@@ -63,9 +66,9 @@ Plan plan_scatter(int self, int root, std::vector<Pieces> input, const Pieces& o
     const auto size = static_cast<int>(input.size());
     plan.sends = one_message_per_rank(std::move(input));
     rotate_to_next(plan.sends, self);
-    greet_others(plan.receives, self, size);
+    add_others(plan.receives, self, size, kNoData);
   } else {
-    plan.sends.push_back({root, {}});
+    plan.sends.push_back({root, kNoData});
   }
   return plan;
 }
@@ -77,9 +80,9 @@ Plan plan_gather(int self, int root, const Pieces& input, std::vector<Pieces> ou
     const auto size = static_cast<int>(output.size());
     plan.receives = one_message_per_rank(std::move(output));
     rotate_to_next(plan.receives, self);
-    greet_others(plan.sends, self, size);
+    add_others(plan.sends, self, size, kNoData);
   } else {
-    plan.receives.push_back({root, {}});
+    plan.receives.push_back({root, kNoData});
   }
   return plan;
 }

@@ -4,38 +4,13 @@
 #include <cstring>
 
 #include "cpp/base/random.h"
+#include "cpp/rendezvous/shm_handshake_messages.h"
 
 namespace freescale {
 namespace {
 
-constexpr uint64_t kMagic = 0x6672656573636131;  // protocol version 1
-constexpr size_t kProbeBytes = 4096;             // two halves, one for each side's probe
 constexpr size_t kProbeHalf = kProbeBytes / 2;
 constexpr size_t kDoorbellBytes = 4096;
-
-struct Hello {
-  uint64_t magic;
-  EngineId engine;
-  Secret knock;
-  ShmGeometry geometry;
-  uint64_t probe;          // stands in the memory too
-  uint64_t pull_address;   // of a word in the sender...
-  uint64_t pull_expected;  // ...that holds this
-};
-
-struct Welcome {
-  uint64_t magic;
-  Secret welcome;
-  uint64_t probe_seen;
-  uint64_t probe;
-  uint64_t pull_address;
-  uint64_t pull_expected;
-};
-
-struct Ready {
-  uint64_t magic;
-  uint64_t probe_seen;
-};
 
 // Read by peers with process_vm_readv to prove that they can.
 const uint64_t g_pull_word = random_u64();
@@ -53,7 +28,7 @@ Result<T> parse(const SocketMessage& message, size_t fds, const char* what) {
                                     std::to_string(message.bytes.size()) + " bytes");
   }
   std::memcpy(&parsed, message.bytes.data(), sizeof(T));
-  if (parsed.magic != kMagic) {
+  if (parsed.magic != kHandshakeMagic) {
     return Status::invalid_argument(std::string("a ") + what + " of another protocol version");
   }
   return parsed;
@@ -126,7 +101,7 @@ Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& pee
       SharedMemory::create("freescale-link", geometry.link_bytes() + kProbeBytes);
   if (!memory.ok()) return memory.status();
 
-  const Hello hello{kMagic,
+  const Hello hello{kHandshakeMagic,
                     self.endpoint.engine,
                     peer.knock,
                     geometry,
@@ -151,7 +126,7 @@ Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& pee
   ShmPeer found{credentials.value().pid, false};
   found.can_pull =
       pull_works(found.pid, welcome.value().pull_address, welcome.value().pull_expected, &reason);
-  const Ready ready{kMagic, welcome.value().probe};
+  const Ready ready{kHandshakeMagic, welcome.value().probe};
   if (Status sent = send_message(fd, bytes_of(ready), {}); !sent.ok()) return sent;
   ConnectedPeer connected = make_peer(peer.engine, std::move(memory.value()), geometry, true,
                                       std::move(doorbell.value()), found, std::move(reason));
@@ -199,9 +174,12 @@ Status ShmAcceptor::answer_hello(const LocalIdentity& self, SocketMessage messag
   ShmPeer found{credentials.value().pid, false};
   found.can_pull = pull_works(found.pid, hello.pull_address, hello.pull_expected, &reason);
   probe_ = write_probe(memory.value(), false);
-  const Welcome welcome{
-      kMagic,     self.endpoint.welcome, seen, probe_, reinterpret_cast<uint64_t>(&g_pull_word),
-      g_pull_word};
+  const Welcome welcome{kHandshakeMagic,
+                        self.endpoint.welcome,
+                        seen,
+                        probe_,
+                        reinterpret_cast<uint64_t>(&g_pull_word),
+                        g_pull_word};
   const int fds[] = {self.doorbell->fd()};
   if (Status sent = send_message(socket_.get(), bytes_of(welcome), fds); !sent.ok()) return sent;
   peer_ = make_peer(hello.engine, std::move(memory.value()), hello.geometry, false,

@@ -32,6 +32,17 @@ struct Solo {
     engine.submit(std::move(request));
   }
 
+  // A collective of the one rank.
+  void copy(std::vector<std::byte>& from, std::vector<std::byte>& to,
+            std::function<void(const OpResult&)> on_done) {
+    Request request;
+    request.group = group;
+    request.sequence = group->next_sequence();
+    request.plan = signed_plan(plan_all_to_all(0, {piece(from)}, {piece(to)}), OpKind::kAllToAll);
+    request.on_done = std::move(on_done);
+    engine.submit(std::move(request));
+  }
+
   Doorbell doorbell;
   std::vector<std::byte> in = std::vector<std::byte>(100);
   std::shared_ptr<Group> group =
@@ -82,12 +93,7 @@ TEST(engine_looks_at_deadlines_while_it_is_busy) {
     copy_again = [&](const OpResult&) {
       copies.fetch_add(1);
       if (timed_out.load() || limit.passed(now_ns())) return;
-      Request request;
-      request.group = solo.group;
-      request.sequence = solo.group->next_sequence();
-      request.plan = signed_plan(plan_all_to_all(0, {piece(from)}, {piece(to)}), OpKind::kAllToAll);
-      request.on_done = copy_again;
-      solo.engine.submit(std::move(request));
+      solo.copy(from, to, copy_again);
     };
     for (int i = 0; i < 3; ++i) copy_again({});
     Completion done;
@@ -114,12 +120,7 @@ TEST(engine_runs_chains_that_end_immediately) {
     std::function<void(const OpResult&)> next = [&](const OpResult& result) {
       CHECK_OK(result.status);
       if (left.fetch_sub(1) == 1) return done.set();
-      Request request;
-      request.group = solo.group;
-      request.sequence = solo.group->next_sequence();
-      request.plan = signed_plan(plan_all_to_all(0, {piece(from)}, {piece(to)}), OpKind::kAllToAll);
-      request.on_done = next;
-      solo.engine.submit(std::move(request));
+      solo.copy(from, to, next);
     };
     next({});
     CHECK(solo.engine.wait(done, Deadline::after(std::chrono::seconds(30))));

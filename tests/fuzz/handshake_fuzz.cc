@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "cpp/base/random.h"
-#include "cpp/rendezvous/shm_handshake.h"
+#include "cpp/rendezvous/shm_handshake_messages.h"
 #include "tests/cpp/processes.h"
 #include "tests/fuzz/input.h"
 
@@ -22,33 +22,8 @@ namespace {
 
 using testing::Footprint;
 
-constexpr size_t kProbeBytes = 4096;  // behind the link's memory, one half for each side
-constexpr size_t kLongest = 4096;     // message
+constexpr size_t kLongest = 4096;  // message
 constexpr ShmGeometry kSmall{.mailbox_bytes = 4096, .chunks = {.chunk_bytes = 4096, .chunks = 3}};
-
-// The messages as they travel. honest_handshake_works() says so if they are out of date.
-struct Hello {
-  uint64_t magic;
-  EngineId engine;
-  Secret knock;
-  ShmGeometry geometry;
-  uint64_t probe;
-  uint64_t pull_address;
-  uint64_t pull_expected;
-};
-struct Welcome {
-  uint64_t magic;
-  Secret welcome;
-  uint64_t probe_seen;
-  uint64_t probe;
-  uint64_t pull_address;
-  uint64_t pull_expected;
-};
-struct Ready {
-  uint64_t magic;
-  uint64_t probe_seen;
-};
-constexpr uint64_t kMagic = 0x6672656573636131;
 
 template <typename T>
 T must(Result<T> result) {
@@ -129,7 +104,7 @@ void use(const ConnectedPeer& peer) {
 class HostileConnector {
  public:
   HostileConnector() {
-    hello_ = {kMagic, EngineId{1, 2}, acceptor_.identity.endpoint.knock, kSmall, 99, 0, 0};
+    hello_ = {kHandshakeMagic, EngineId{1, 2}, acceptor_.identity.endpoint.knock, kSmall, 99, 0, 0};
     std::memcpy(memory_.data() + kSmall.link_bytes(), &hello_.probe, sizeof(hello_.probe));
   }
 
@@ -155,7 +130,7 @@ class HostileConnector {
  private:
   void answer(int socket, Input& input) {
     const Result<SocketMessage> welcome = receive_message(socket, kLongest, Deadline::at(0));
-    Ready ready{kMagic, 0};
+    Ready ready{kHandshakeMagic, 0};
     if (welcome.ok() && welcome.value().bytes.size() == sizeof(Welcome)) {
       std::memcpy(&ready.probe_seen, welcome.value().bytes.data() + offsetof(Welcome, probe),
                   sizeof(ready.probe_seen));
@@ -197,7 +172,7 @@ class HostileAcceptor {
     require(message.value().bytes.size() == sizeof(Hello) && message.value().fds.size() == 2);
     Hello hello;
     std::memcpy(&hello, message.value().bytes.data(), sizeof(hello));
-    Welcome welcome{kMagic, acceptor_.identity.endpoint.welcome, hello.probe, 77, 0, 0};
+    Welcome welcome{kHandshakeMagic, acceptor_.identity.endpoint.welcome, hello.probe, 77, 0, 0};
     const off_t place = static_cast<off_t>(kSmall.link_bytes() + kProbeBytes / 2);
     const int memory = message.value().fds[0].get();
     require(pwrite(memory, &welcome.probe, sizeof(welcome.probe), place) == sizeof(welcome.probe));

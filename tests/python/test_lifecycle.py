@@ -36,20 +36,25 @@ assert float(total) == 2
 """
 
 
-def run_program(tmp_path: Path, ending: str) -> None:
-    """Runs two plain Python processes to their end, interpreter shutdown included."""
+def start_program(
+    tmp_path: Path, ending: str, *arguments: str, **streams: int
+) -> list["subprocess.Popen[str]"]:
+    """Starts two plain Python processes, with ``arguments`` behind meeting point and rank."""
     source = tmp_path / "program.py"
-    source.write_text(PROGRAM + textwrap.dedent(ending))
-    rendezvous = tmp_path / "rendezvous"
-    processes = [
+    source.write_text(PROGRAM + ending)
+    meeting = str(tmp_path / "meeting")
+    return [
         subprocess.Popen(
-            [sys.executable, str(source), str(rendezvous), str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [sys.executable, str(source), meeting, str(rank), *arguments], text=True, **streams
         )
         for rank in range(2)
     ]
+
+
+def run_program(tmp_path: Path, ending: str) -> None:
+    """Runs two plain Python processes to their end, interpreter shutdown included."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    processes = start_program(tmp_path, textwrap.dedent(ending), **streams)
     try:
         outputs = [process.communicate(timeout=80)[0] for process in processes]
     finally:
@@ -125,22 +130,12 @@ else:
     ],
 )
 def test_signal_ends_a_blocked_rank(tmp_path: Path, number: signal.Signals, where: str) -> None:
-    source = tmp_path / "program.py"
-    source.write_text(PROGRAM + BLOCKED)
-    meeting = str(tmp_path / "meeting")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(source), meeting, str(rank), where],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    processes = start_program(tmp_path, BLOCKED, where, **pipes)
     try:
         blocked = processes[0]
         assert blocked.stdout is not None
-        assert blocked.stdout.readline() == b"blocked\n"
+        assert blocked.stdout.readline() == "blocked\n"
         blocked.send_signal(number)
         # Far less than the group's timeout of half an hour.
         assert blocked.wait(timeout=40) != 0
@@ -161,15 +156,7 @@ dist.all_reduce(total)
 
 
 def test_own_error_is_not_hidden_by_an_abort(tmp_path: Path) -> None:
-    source = tmp_path / "program.py"
-    source.write_text(PROGRAM + FAILING)
-    meeting = str(tmp_path / "meeting")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(source), meeting, str(rank)], stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
+    processes = start_program(tmp_path, FAILING, stderr=subprocess.PIPE)
     try:
         errors = [process.communicate(timeout=80)[1] for process in processes]
     finally:

@@ -165,6 +165,11 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+Status Work::outcome() {
+  wait_until_set(kNoTimeout);
+  return status_;
+}
+
 void Work::abort() {
   const std::shared_ptr<ProcessEngine> process = context_->lock_process();
   const std::shared_ptr<Group> group = context_->lock_group();

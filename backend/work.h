@@ -32,6 +32,8 @@ class Work final : public c10d::Work {
   // Blocks until the call is over, and helps it along meanwhile. Throws what went wrong. With a
   // timeout that runs out it throws too, and the operation goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // Blocks like wait(), but returns what went wrong.
+  Status outcome();
   bool isCompleted() override { return completion_.is_set(); }
   std::vector<at::Tensor> result() override { return operands_.outputs; }
   // Rank in the group that a received message came from; -1 for anything else, and before

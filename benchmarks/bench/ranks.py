@@ -73,6 +73,8 @@ def joined() -> Iterator[Ranks]:
             raise
         dist.barrier()
         dist.destroy_process_group()
+        if ranks.mpi is not None:
+            ranks.mpi.Barrier()  # rank 0's directory holds the store of all
 
 
 def _abandon(ranks: Ranks) -> None:

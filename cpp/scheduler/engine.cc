@@ -118,7 +118,7 @@ EngineCore::~EngineCore() {
 }
 
 void EngineCore::add_group(std::shared_ptr<Group> group) {
-  alter([&](Protocol& protocol) { protocol.add_group(*group); });
+  alter([&](Protocol& protocol) { protocol.add_group(group); });
 }
 
 template <typename Change>

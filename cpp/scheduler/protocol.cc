@@ -28,11 +28,45 @@ MatchKey Protocol::key_of(const WireHeader& header) {
   return {header.group, header.sequence, header.part};
 }
 
-void Protocol::add_group(const Group& group) {
-  groups_[group.id()].rank = group.rank();
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (rank != group.rank()) peer_for(group.shared_link(rank));
+void Protocol::add_group(const std::shared_ptr<const Group>& group) {
+  forget_groups_that_are_over();
+  GroupState& state = groups_[group->id()];
+  state.group = group;
+  state.rank = group->rank();
+  for (int rank = 0; rank < group->size(); ++rank) {
+    const bool self = rank == group->rank();
+    state.members.push_back(self ? nullptr : peer_for(group->shared_link(rank)));
   }
+  check_early(group->id());
+}
+
+// What came before this rank had joined the group could not be checked then.
+void Protocol::check_early(uint64_t group) {
+  for (const auto& peer : peers_) {
+    const auto check = [&](const WireHeader& header) {
+      if (header.group == group && !tells_its_rank(*peer, header)) {
+        distrust(*peer, "sent a message of rank " + std::to_string(header.sender));
+      }
+    };
+    for (const EarlyMessage& message : peer->early_point_to_point) check(message.header);
+    for (const auto& [key, message] : peer->early_collective) check(message.header);
+  }
+}
+
+// Of which nobody has anything left to say: this rank and all others have left or are lost.
+void Protocol::forget_groups_that_are_over() {
+  std::erase_if(groups_, [](const auto& entry) {
+    const GroupState& state = entry.second;
+    if (!state.closed || !state.group.expired()) return false;
+    for (size_t rank = 0; rank < state.members.size(); ++rank) {
+      const Peer* member = state.members[rank];
+      if (member != nullptr && !member->link().failed() &&
+          state.closed_by.count(static_cast<int>(rank)) == 0) {
+        return false;
+      }
+    }
+    return true;
+  });
 }
 
 // ---- Posting -----------------------------------------------------------------------------------

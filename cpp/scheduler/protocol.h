@@ -29,7 +29,7 @@ class Protocol {
   Protocol(std::chrono::nanoseconds aging, Statistics& statistics)
       : aging_(aging.count()), statistics_(statistics) {}
 
-  void add_group(const Group& group);
+  void add_group(const std::shared_ptr<const Group>& group);
   void post(std::unique_ptr<Operation> operation);
   // Tells the peers that collective `sequence` will not happen here.
   void reject(const Group& group, uint64_t sequence, OpKind op, const std::string& reason);
@@ -44,6 +44,8 @@ class Protocol {
   void notify_peers();
 
   bool idle() const { return operations_.empty(); }
+  // How many are remembered.
+  size_t groups() const { return groups_.size(); }
   std::vector<OpenOperation> open_operations() const;
   Deadline earliest_deadline() const { return earliest_deadline_; }
   // Ends what has timed out.
@@ -62,7 +64,9 @@ class Protocol {
 
   // What outlives the operations of a group.
   struct GroupState {
+    std::weak_ptr<const Group> group;
     int rank = 0;                               // the own one
+    std::vector<const Peer*> members;           // by rank; null: this rank
     bool closed = false;                        // by this rank
     std::map<int, std::string> closed_by;       // other rank → reason
     std::map<uint64_t, std::string> cancelled;  // collective → a peer's reason
@@ -72,6 +76,8 @@ class Protocol {
   };
 
   Peer* peer_for(const std::shared_ptr<Link>& link);
+  void check_early(uint64_t group);
+  void forget_groups_that_are_over();
   static MatchKey key_of(const Operation& operation);
   static MatchKey key_of(const WireHeader& header);
 
@@ -92,6 +98,8 @@ class Protocol {
   static WireHeader header_for(const Outgoing& out);
 
   // Records.
+  static void distrust(const Peer& peer, const std::string& what);
+  bool tells_its_rank(const Peer& peer, const WireHeader& header) const;
   void on_record(Peer& peer, std::span<const std::byte> record);
   void on_message(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
   void on_grant(Peer& peer, const WireHeader& header);

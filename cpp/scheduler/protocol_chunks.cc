@@ -138,9 +138,9 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   if (entry == operations_.end()) return;  // given up here: drop it
   Operation& operation = *entry->second;
   Incoming* in = operation.incoming_from(&peer);
-  if (in == nullptr || in->state != Incoming::State::kStreaming || tag.offset > in->bytes ||
-      data.size() > in->bytes - tag.offset) {
-    return;
+  if (in == nullptr || in->state != Incoming::State::kStreaming) return;
+  if (tag.offset > in->bytes || data.size() > in->bytes - std::max(tag.offset, in->landed)) {
+    return distrust(peer, "sent more than its message holds");
   }
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
   in->landed += data.size();

@@ -1,8 +1,9 @@
 // What a rank does with the records that its peers send.
 
 #include <algorithm>
-#include <cstring>
 
+#include "cpp/base/foreign.h"
+#include "cpp/base/text.h"
 #include "cpp/scheduler/layout.h"
 #include "cpp/scheduler/protocol.h"
 
@@ -10,13 +11,13 @@ namespace freescale {
 namespace {
 
 std::string text_of(std::span<const std::byte> payload) {
-  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+  return readable({reinterpret_cast<const char*>(payload.data()), payload.size()});
 }
 
 std::string dtype_of(const WireHeader& header) {
   Signature signature;
   signature.dtype = header.dtype;
-  return std::string(signature.dtype_name());
+  return readable(signature.dtype_name());
 }
 
 std::string amount(uint64_t bytes, const std::string& dtype) {
@@ -116,13 +117,11 @@ bool Protocol::drain_chunk(Peer& peer, int level) {
 }
 
 void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
-  WireHeader header;
-  if (record.size() < sizeof(header)) {
-    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a short record"));
-  }
-  std::memcpy(&header, record.data(), sizeof(header));
-  if (header.magic != WireHeader::kMagic) {
-    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a broken header"));
+  if (record.size() < sizeof(WireHeader)) return distrust(peer, "sent a short record");
+  const auto header = copy_of_foreign<WireHeader>(record.data());
+  if (header.magic != WireHeader::kMagic) return distrust(peer, "sent a broken header");
+  if (!tells_its_rank(peer, header)) {
+    return distrust(peer, "sent a record of rank " + std::to_string(header.sender));
   }
   peer.on_header(header);
   const auto payload = record.subspan(sizeof(header));
@@ -139,13 +138,27 @@ void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
     case RecordKind::kGroupClosed:
       return on_group_closed(header, text_of(payload));
   }
-  peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent an unknown record"));
+  distrust(peer, "sent an unknown record");
+}
+
+// Nothing that comes from a process that sends nonsense can be relied on.
+void Protocol::distrust(const Peer& peer, const std::string& what) {
+  peer.link().fail(Status::peer_lost(peer.link().peer_name() + " " + what));
+}
+
+// Whether the record's sender is who it says; true for a group that this rank has not joined yet.
+bool Protocol::tells_its_rank(const Peer& peer, const WireHeader& header) const {
+  const auto group = groups_.find(header.group);
+  if (group == groups_.end() || group->second.members.empty()) return true;
+  const std::vector<const Peer*>& members = group->second.members;
+  return header.sender >= 0 && static_cast<size_t>(header.sender) < members.size() &&
+         members[header.sender] == &peer;
 }
 
 void Protocol::on_message(Peer& peer, const WireHeader& header,
                           std::span<const std::byte> payload) {
   if (header.kind == RecordKind::kInline && payload.size() != header.bytes) {
-    return peer.link().fail(Status::peer_lost(peer.link().peer_name() + " sent a cut message"));
+    return distrust(peer, "sent a cut message");
   }
   if (header.point_to_point != 0) {
     for (Incoming* in : awaiting_point_to_point_) {
@@ -324,8 +337,8 @@ void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,
 
 void Protocol::on_group_closed(const WireHeader& header, std::string reason) {
   GroupState& group = groups_[header.group];
-  if (group.closed) return;
   group.closed_by.emplace(header.sender, reason);
+  if (group.closed) return;
   fail_open(
       [&](const OpenMessage& message) {
         const bool concerned = message.group.id() == header.group && !message.granted &&

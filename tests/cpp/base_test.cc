@@ -13,6 +13,7 @@
 #include "cpp/base/random.h"
 #include "cpp/base/service_thread.h"
 #include "cpp/base/status.h"
+#include "cpp/base/text.h"
 #include "cpp/base/unique_fd.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/processes.h"
@@ -123,6 +124,30 @@ TEST(service_threads_leave_signals_and_the_core_to_the_program) {
   CHECK_EQ(sched_getscheduler(0), SCHED_OTHER);
   pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
   CHECK_EQ(sigismember(&blocked, SIGINT), 0);
+}
+
+TEST(readable_keeps_texts) {
+  const std::string text = "rank 1:\nDelta \xce\x94, \xe2\x82\xac, \xed\x9f\xbf, \xf0\x9f\x98\x80";
+  CHECK_EQ(readable(text), text);
+  CHECK_EQ(readable(""), "");
+}
+
+TEST(readable_replaces_what_is_no_text) {
+  const struct {
+    std::string_view foreign;
+    std::string_view shown;
+  } cases[] = {
+      {"a\x80z", "a?z"},                // continues nothing
+      {"a\xce", "a?"},                  // cut within a character
+      {"\xe2\x82z", "??z"},             //
+      {"\xc0\xaf", "??"},               // longer than needed
+      {"\xe0\x80\xaf", "???"},          //
+      {"\xed\xa0\x80", "???"},          // a surrogate
+      {"\xf4\x90\x80\x80", "????"},     // beyond U+10FFFF
+      {"\xff\xfe", "??"},               //
+      {{"a\0\x1b[2Jb", 7}, "a??[2Jb"},  // what a terminal would obey
+  };
+  for (const auto& one : cases) CHECK_EQ(readable(one.foreign), one.shown);
 }
 
 }  // namespace

@@ -36,6 +36,50 @@ TEST(close_ends_what_is_open_on_both_sides) {
   }
 }
 
+TEST(groups_that_are_over_for_everybody_are_forgotten) {
+  Stage stage(3);
+  const auto leave = [&](int rank, size_t group) {
+    stage.close_group(rank, group, "done");
+    stage.run();
+    stage.drop_group(rank, group);
+  };
+  size_t last = stage.add_group();
+  for (int round = 0; round < 5; ++round) {
+    leave(0, last);
+    leave(1, last);
+    // Rank 2 is still in it.
+    const size_t next = stage.add_group();
+    CHECK_EQ(stage.protocol(0).groups(), 3u);
+    leave(2, last);
+    last = stage.add_group();
+    CHECK_EQ(stage.protocol(0).groups(), 3u);
+    for (int rank = 0; rank < 3; ++rank) leave(rank, next);
+  }
+}
+
+// Its user may still hold the group, and is then told that it is closed.
+TEST(groups_that_are_held_are_remembered) {
+  Stage stage(2);
+  for (int rank = 0; rank < 2; ++rank) stage.close_group(rank, 0, "done");
+  stage.run();
+  stage.add_group();
+  Buffer buffer(kSmall);
+  const auto send = stage.post(0, plan_send(1, buffer.pieces()), {.op = OpKind::kSend});
+  expect_cancelled(send, "the group was closed on this rank");
+}
+
+TEST(groups_of_lost_ranks_are_forgotten_too) {
+  Stage stage(2);
+  const size_t group = stage.add_group();
+  stage.close_group(0, group, "done");
+  stage.drop_group(0, group);
+  stage.add_group();
+  CHECK_EQ(stage.protocol(0).groups(), 3u);
+  stage.link(0, 1).fail(Status::peer_lost("gone"));
+  stage.add_group();
+  CHECK_EQ(stage.protocol(0).groups(), 3u);
+}
+
 TEST(close_ends_the_own_operations) {
   Stage stage(2);
   Buffer out(kLarge), in(kLarge);

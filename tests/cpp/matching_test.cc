@@ -573,15 +573,74 @@ TEST(senseless_chunks_are_dropped) {
   CHECK(in.bytes == Buffer(kLarge, 2).bytes);
   stage.post(0, plan_send(1, sent.pieces()), {.op = OpKind::kSend});
   stage.exchange_records();
-  // Granted now: offsets that wrap round must not pass for bytes that landed.
-  for (int i = 0; i < 60; ++i) {
-    CHECK(stage.link(0, 1).try_put(0, {1, ~uint64_t{0} - 10}, std::span(&piece, 1)));
-    stage.step(1);
-  }
-  CHECK(!receive->done);
+  // Granted now.
   stage.run();
   CHECK(receive->done);
   CHECK(in.bytes == sent.bytes);
+}
+
+// Beyond the message's end, by offsets that wrap round, or more in all than it has bytes.
+TEST(chunks_that_do_not_fit_their_message_fail_the_link) {
+  const struct {
+    uint64_t offset;
+    int times;
+  } senseless[] = {{kLarge - 899, 1}, {~uint64_t{0} - 10, 1}, {0, kLarge / 900 + 1}};
+  for (const auto& one : senseless) {
+    Stage stage(2);
+    Buffer in(kLarge, 2), sent(kLarge, 3);
+    const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+    stage.post(0, plan_send(1, sent.pieces()), {.op = OpKind::kSend});
+    stage.exchange_records();
+    std::vector<std::byte> data(900);
+    const Segment piece{data.data(), data.size()};
+    for (int i = 0; i < one.times; ++i) {
+      CHECK(!receive->done);
+      CHECK(stage.link(0, 1).try_put(0, {1, one.offset}, std::span(&piece, 1)));
+      stage.step(1);
+    }
+    stage.run();
+    CHECK(receive->done);
+    CHECK_EQ(receive->code(), StatusCode::kPeerLost);
+    expect_text(receive->text(), {"rank 0 is lost", "sent more than its message holds"});
+  }
+}
+
+// A record names the rank that sends it: nobody may speak for another.
+TEST(records_in_the_name_of_another_rank_fail_the_link) {
+  for (const int32_t claimed : {2, 1, 3, -1}) {
+    for (const RecordKind kind : {RecordKind::kAnnounce, RecordKind::kGroupClosed}) {
+      Stage stage(3);
+      Buffer in(kLarge), in2(kLarge);
+      const auto hit = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+      const auto spared = stage.post(1, plan_receive(2, in2.pieces()), {.op = OpKind::kRecv});
+      WireHeader header;
+      header.kind = kind;
+      header.group = stage.group(1).id();
+      header.point_to_point = 1;
+      header.sender = claimed;
+      send_raw(stage, header, sizeof(header));
+      CHECK(hit->done);
+      expect_text(hit->text(), {"rank 0 is lost", "of rank " + std::to_string(claimed)});
+      CHECK(!spared->done);
+    }
+  }
+}
+
+// The same before this rank has joined the group.
+TEST(early_messages_in_the_name_of_another_rank_fail_the_link) {
+  for (const uint8_t point_to_point : {0, 1}) {
+    Stage stage(3);
+    WireHeader header;
+    header.kind = RecordKind::kAnnounce;
+    header.group = stage.group(1).id() + 1;  // the next one
+    header.point_to_point = point_to_point;
+    header.sender = 2;
+    send_raw(stage, header, sizeof(header));
+    CHECK(!stage.link(1, 0).failed());
+    stage.add_group();
+    CHECK(stage.link(1, 0).failed());
+    expect_text(stage.link(1, 0).failure().message(), {"sent a message of rank 2"});
+  }
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ size_t Stage::add_group() {
     const std::vector<std::shared_ptr<Link>> links(one.links.begin(), one.links.end());
     one.groups.push_back(std::make_shared<Group>(1000 + number, "g" + std::to_string(number),
                                                  static_cast<int>(rank), links));
-    one.protocol.add_group(*one.groups.back());
+    one.protocol.add_group(one.groups.back());
   }
   return number;
 }

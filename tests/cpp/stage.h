@@ -43,6 +43,8 @@ class Stage {
   Handle post(int rank, Plan plan, const Call& call);
   void reject(int rank, uint64_t sequence, OpKind op, const std::string& reason);
   void close_group(int rank, size_t group, const std::string& reason);
+  // The rank's user lets go of a group that he has closed.
+  void drop_group(int rank, size_t group) { ranks_[rank]->groups[group].reset(); }
 
   // One round of one rank: records, then at most one chunk each way. Whether anything moved.
   bool step(int rank);

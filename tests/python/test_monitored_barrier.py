@@ -1,5 +1,7 @@
 """The barrier that names who is missing, as a method of the group: torch's function wants gloo."""
 
+import os
+import signal
 from datetime import timedelta
 
 import pytest
@@ -35,6 +37,16 @@ def check_late_ranks(rank: int, size: int, late: list[int]) -> None:
         store.set(f"over {rank}", "")
 
 
+def check_lost_rank(rank: int, size: int, lost: int, wait_all_ranks: bool) -> None:
+    """Everybody learns at once, and why."""
+    if rank == lost:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=f"rank {lost} did not arrive.*has died") as caught:
+        dist.group.WORLD.monitored_barrier(LONG, wait_all_ranks=wait_all_ranks)
+    assert "Timed out" not in str(caught.value)
+    assert f"Rank {rank} failed" in str(caught.value)
+
+
 def check_torch_function(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="GLOO"):
         dist.monitored_barrier()
@@ -51,6 +63,12 @@ def test_everybody_comes(launch: Launcher, size: int) -> None:
 @pytest.mark.parametrize("late", [[2], [1, 3]])
 def test_late_ranks_are_named(launch: Launcher, late: list[int]) -> None:
     launch(check_late_ranks, 4, late)
+
+
+@pytest.mark.parametrize("wait_all_ranks", [False, True])
+@pytest.mark.parametrize("lost", [0, 2])
+def test_lost_rank_is_named(launch: Launcher, lost: int, wait_all_ranks: bool) -> None:
+    launch(check_lost_rank, 4, lost, wait_all_ranks, dies={lost})
 
 
 def test_torch_function_says_which_backend_it_wants(launch: Launcher) -> None:

@@ -1,5 +1,6 @@
 #include "cpp/transport/shm/chunk_lane.h"
 
+#include "cpp/base/foreign.h"
 #include "cpp/device/host_copy.h"
 
 namespace freescale {
@@ -16,7 +17,7 @@ void ChunkLaneWriter::collect_returned() {
   // nor keeps this process for billions of steps.
   if (written - returned_seen_ > geometry_.chunks) return;
   for (; returned_seen_ != written && free_.size() < geometry_.chunks; ++returned_seen_) {
-    const uint32_t index = queue.slots[returned_seen_ % kMaxChunks];
+    const auto index = copy_of_foreign<uint32_t>(&queue.slots[returned_seen_ % kMaxChunks]);
     if (index < geometry_.chunks) free_.push_back(index);
   }
 }
@@ -56,7 +57,7 @@ bool ChunkLaneWriter::try_put(int level, const ChunkTag& tag, std::span<const Se
 ChunkLaneReader::Poll ChunkLaneReader::poll(int level, LinkSink& sink) {
   FilledQueue& queue = queues_->filled[level];
   if (queue.written.load(std::memory_order_acquire) == read_[level]) return Poll::kEmpty;
-  const Filled entry = queue.entries[read_[level] % kMaxChunks];
+  const auto entry = copy_of_foreign<Filled>(&queue.entries[read_[level] % kMaxChunks]);
   if (entry.slot >= geometry_.chunks || entry.bytes > geometry_.chunk_bytes) return Poll::kCorrupt;
   sink.on_chunk(entry.tag, {slot(entry.slot), entry.bytes});
   ++read_[level];

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "cpp/base/foreign.h"
 #include "cpp/device/host_copy.h"
 
 namespace freescale {
@@ -48,11 +49,10 @@ MailboxReader::Poll MailboxReader::peek(std::span<const std::byte>* record) {
     known_written_ = cursors_->written.load(std::memory_order_acquire);
     if (read_ == known_written_) return Poll::kEmpty;
   }
-  uint64_t size = 0;
-  std::memcpy(&size, at(read_), sizeof(size));
+  auto size = copy_of_foreign<uint64_t>(at(read_));
   if (size == kSkip) {
     read_ += bytes_to_end(read_);
-    std::memcpy(&size, at(read_), sizeof(size));
+    size = copy_of_foreign<uint64_t>(at(read_));
   }
   // The writer is another process: trust nothing that could lead out of the ring.
   if (size > max_record(capacity_) || footprint(size) > bytes_to_end(read_) ||

@@ -42,7 +42,11 @@ Result<SharedMemory> SharedMemory::create(const char* name, size_t bytes) {
   SharedMemory memory;
   memory.fd_ = UniqueFd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd_.valid()) return Status::from_errno("memfd_create", errno);
-  if (const int error = posix_fallocate(memory.fd(), 0, static_cast<off_t>(bytes)); error != 0) {
+  int error = 0;
+  do {
+    error = posix_fallocate(memory.fd(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) {
     return Status::from_errno("reserving " + std::to_string(bytes) + " bytes of shared memory",
                               error);
   }

@@ -22,15 +22,29 @@ int count_ranks_on_host(const std::vector<LinkReport>& links) {
   return count;
 }
 
+// Does a step of making the group; the other members, who would wait for this rank, learn if it
+// fails.
+template <typename Step>
+auto or_refuse(const c10::intrusive_ptr<c10d::Store>& store, int rank, Step step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    StoreAdapter adapter(store);
+    Mesh::refuse(adapter, rank, exception_text(error));
+    throw;
+  }
+}
+
 }  // namespace
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                  const c10::intrusive_ptr<BackendOptions>& options)
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<BackendOptions>(*options)),
-      environment_(Environment::read()),
-      store_(fresh_substore(store, rank)) {
-  members_.process = ProcessEngine::acquire(*options_, environment_);
+      store_(fresh_substore(store, rank)),
+      environment_(or_refuse(store_, rank, Environment::read)) {
+  members_.process =
+      or_refuse(store_, rank, [&] { return ProcessEngine::acquire(*options_, environment_); });
   StoreAdapter adapter(store_);
   Result<Membership> joined =
       members_.process->mesh().join(adapter, rank, size, Deadline::after(options_->timeout));

@@ -195,9 +195,9 @@ class Backend final : public c10d::Backend {
   bool is_coalescing() const;
 
   const c10::intrusive_ptr<BackendOptions> options_;
-  const Environment environment_;
   // This group's own part of the store it was made with.
   const c10::intrusive_ptr<c10d::Store> store_;
+  const Environment environment_;
   std::vector<LinkReport> links_;
   std::shared_ptr<GroupContext> context_;
 

@@ -48,6 +48,9 @@ bool StoreAdapter::poll(const std::string& key, Deadline deadline) {
 Result<std::string> StoreAdapter::get(const std::string& key, Deadline deadline) {
   try {
     if (!poll(key, std::min(deadline, Deadline::after(kPolling)))) {
+      if (deadline.passed(now_ns())) {
+        return Status::timed_out("no key \"" + key + "\" in the store");
+      }
       // Not the own connection: a blocking wait would lock out its other users.
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
       store_->clone()->wait({key}, std::max(left, std::chrono::milliseconds(1)));

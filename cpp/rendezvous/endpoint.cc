@@ -3,6 +3,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "cpp/base/text.h"
+
 namespace freescale {
 namespace {
 
@@ -11,8 +13,13 @@ constexpr char kWrite[] = "freescale1 %016" PRIx64 "%016" PRIx64 " %016" PRIx64 
                           " %016" PRIx64 "%016" PRIx64 " %016" PRIx64 " %s";
 constexpr char kRead[] = "freescale1 %16" SCNx64 "%16" SCNx64 " %16" SCNx64 "%16" SCNx64
                          " %16" SCNx64 "%16" SCNx64 " %16" SCNx64 " %99s";
+constexpr std::string_view kRefusal = "freescale1 refused: ";
 
 }  // namespace
+
+std::string Endpoint::encode_refusal(std::string_view why) {
+  return std::string(kRefusal).append(why);
+}
 
 std::string Endpoint::encode() const {
   char text[320];
@@ -22,6 +29,9 @@ std::string Endpoint::encode() const {
 }
 
 Result<Endpoint> Endpoint::decode(std::string_view text) {
+  if (text.substr(0, kRefusal.size()) == kRefusal) {
+    return Status::cancelled("it gave up: " + readable(text.substr(kRefusal.size())));
+  }
   Endpoint endpoint;
   char socket[100] = {};
   const std::string copy(text);
@@ -29,8 +39,8 @@ Result<Endpoint> Endpoint::decode(std::string_view text) {
                                  &endpoint.knock[0], &endpoint.knock[1], &endpoint.welcome[0],
                                  &endpoint.welcome[1], &endpoint.group_id, socket);
   if (fields != 8) {
-    return Status::mismatch("a rank published an endpoint that this version cannot read: '" +
-                            copy.substr(0, 40) + "'");
+    return Status::mismatch("it published an endpoint that this version cannot read: '" +
+                            readable(copy.substr(0, 40)) + "'");
   }
   endpoint.socket = socket;
   return endpoint;

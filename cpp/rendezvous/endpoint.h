@@ -23,6 +23,9 @@ struct Endpoint {
   std::string socket;     // abstract Unix socket name
 
   std::string encode() const;
+  // What a rank leaves in the place of its endpoint when it cannot take part after all.
+  static std::string encode_refusal(std::string_view why);
+  // kCancelled for a refusal, with its reason.
   static Result<Endpoint> decode(std::string_view text);
 };
 

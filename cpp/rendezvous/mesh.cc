@@ -17,6 +17,7 @@
 
 #include "cpp/base/random.h"
 #include "cpp/base/service_thread.h"
+#include "cpp/base/text.h"
 #include "cpp/rendezvous/endpoint.h"
 #include "cpp/rendezvous/shm_handshake.h"
 
@@ -25,6 +26,8 @@ namespace {
 
 constexpr size_t kDoorbellBytes = 4096;
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
+// How often a rank looks whether the peer that it waits for may still come.
+constexpr auto kLookAgain = std::chrono::milliseconds(250);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
 // A process that dies hangs up some microseconds before its pidfd tells; longer on a busy machine.
 constexpr int kDeathTellsWithinMs = 200;
@@ -40,24 +43,54 @@ ShmGeometry geometry_for(int ranks) {
   return geometry;
 }
 
+std::string endpoint_key(int rank) { return "endpoint/" + std::to_string(rank); }
+
+// What `rank` has published.
+Result<Endpoint> read_endpoint(KeyValueStore& store, int rank, Deadline deadline) {
+  Result<std::string> text = store.get(endpoint_key(rank), deadline);
+  return text.ok() ? Endpoint::decode(text.value()) : text.status();
+}
+
+Status about_peer(int rank, int peer, const Status& why) {
+  return {why.code(), "rank " + std::to_string(rank) + " could not connect to rank " +
+                          std::to_string(peer) + ": " + why.message()};
+}
+
 std::string rank_list(const std::vector<int>& ranks) {
   std::string text;
   for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return text;
 }
 
-// Sent before a mesh hangs up, so that the peer knows it from a death, and knows it at all while a
-// forked child holds a copy of the socket.
+// The only words between peers after the handshake, each the last one. The goodbye comes before a
+// mesh hangs up, so that the peer knows it from a death, and knows it at all while a forked child
+// holds a copy of the socket. The other one, when a side no longer trusts the link, has a reason.
 constexpr char kGoodbye = 'b';
+constexpr char kGivenUp = 'g';
 
-bool said_goodbye(const UniqueFd& socket) {
-  char byte = 0;
-  return recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 1 && byte == kGoodbye;
+void send_last_words(const UniqueFd& socket, const std::string& words) {
+  static_cast<void>(send_message(socket.get(), std::as_bytes(std::span(words)), {}));
+}
+
+// Empty if there are none.
+std::string last_words(const UniqueFd& socket) {
+  std::string words(500, 0);
+  const ssize_t got = recv(socket.get(), words.data(), words.size(), MSG_DONTWAIT);
+  words.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  return words;
 }
 
 bool ends(const UniqueFd& pidfd) {
   pollfd waited{pidfd.get(), POLLIN, 0};
   return pidfd.valid() && poll(&waited, 1, kDeathTellsWithinMs) > 0;
+}
+
+// Follows the peer's name.
+std::string why_gone(const ConnectedPeer& peer) {
+  const std::string words = last_words(*peer.socket);
+  if (words.empty() && ends(peer.pidfd)) return " has died";
+  if (words.empty() || words[0] != kGivenUp) return " closed its end";
+  return " has given up the link: " + readable(std::string_view(words).substr(1));
 }
 
 }  // namespace
@@ -69,13 +102,16 @@ class MeshCore {
   Status start();
   ~MeshCore();
 
-  Result<Membership> join(KeyValueStore& store, int rank, int size, Deadline deadline);
+  Result<Membership> connect_all(KeyValueStore& store, int rank, int size, Deadline deadline);
   Doorbell& doorbell() { return *reinterpret_cast<Doorbell*>(doorbell_memory_.data()); }
 
  private:
   Result<std::vector<Endpoint>> exchange_endpoints(KeyValueStore& store, int rank, int size,
                                                    Deadline deadline);
-  Result<ConnectedPeer*> reach(const Endpoint& peer, int size, Deadline deadline);
+  Result<ConnectedPeer*> reach(KeyValueStore& store, int rank, const Endpoint& peer, int size,
+                               Deadline deadline);
+  Result<ConnectedPeer*> await_connection(KeyValueStore& store, int rank, const Endpoint& peer,
+                                          Deadline deadline);
   ConnectedPeer* find_or_wait(const EngineId& engine, Deadline deadline);
   Status add_peer(ConnectedPeer peer);
 
@@ -132,8 +168,7 @@ MeshCore::~MeshCore() {
   const uint64_t one = 1;
   if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
   for (const auto& [engine, peer] : peers_) {
-    if (!peer.socket.valid()) continue;
-    static_cast<void>(send_message(peer.socket.get(), std::as_bytes(std::span(&kGoodbye, 1)), {}));
+    if (peer.socket != nullptr) send_last_words(*peer.socket, {kGoodbye});
   }
 }
 
@@ -151,23 +186,21 @@ Result<std::vector<Endpoint>> MeshCore::exchange_endpoints(KeyValueStore& store,
                                                            Deadline deadline) {
   Endpoint mine = self_.endpoint;
   mine.group_id = random_u64();
-  const auto key = [](int r) { return "endpoint/" + std::to_string(r); };
-  if (Status status = store.set(key(rank), mine.encode()); !status.ok()) return status;
+  if (Status status = store.set(endpoint_key(rank), mine.encode()); !status.ok()) return status;
   std::vector<Endpoint> endpoints(size);
   std::vector<int> missing;
   for (int peer = 0; peer < size; ++peer) {
     // Once one is late the others get a short look, so that the error can name all who are missing.
     const Deadline patience =
         missing.empty() ? deadline : Deadline::after(std::chrono::milliseconds(10));
-    Result<std::string> text = store.get(key(peer), patience);
-    if (!text.ok() && text.status().code() != StatusCode::kTimedOut) return text.status();
-    if (!text.ok()) {
+    Result<Endpoint> endpoint = read_endpoint(store, peer, patience);
+    if (endpoint.ok()) {
+      endpoints[peer] = std::move(endpoint.value());
+    } else if (endpoint.status().code() == StatusCode::kTimedOut) {
       missing.push_back(peer);
-      continue;
+    } else {
+      return about_peer(rank, peer, endpoint.status());
     }
-    Result<Endpoint> endpoint = Endpoint::decode(text.value());
-    if (!endpoint.ok()) return endpoint.status();
-    endpoints[peer] = std::move(endpoint.value());
   }
   if (!missing.empty()) {
     return Status::timed_out("rank " + std::to_string(rank) + " Timed out waiting for rank " +
@@ -177,7 +210,8 @@ Result<std::vector<Endpoint>> MeshCore::exchange_endpoints(KeyValueStore& store,
   return endpoints;
 }
 
-Result<Membership> MeshCore::join(KeyValueStore& store, int rank, int size, Deadline deadline) {
+Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int size,
+                                         Deadline deadline) {
   Result<std::vector<Endpoint>> endpoints = exchange_endpoints(store, rank, size, deadline);
   if (!endpoints.ok()) return endpoints.status();
   Membership membership;
@@ -188,12 +222,8 @@ Result<Membership> MeshCore::join(KeyValueStore& store, int rank, int size, Dead
       membership.reports.push_back({peer, "self", "the own rank"});
       continue;
     }
-    Result<ConnectedPeer*> connected = reach(endpoints.value()[peer], size, deadline);
-    if (!connected.ok()) {
-      return Status(connected.status().code(),
-                    "rank " + std::to_string(rank) + " could not connect to rank " +
-                        std::to_string(peer) + ": " + connected.status().message());
-    }
+    Result<ConnectedPeer*> connected = reach(store, peer, endpoints.value()[peer], size, deadline);
+    if (!connected.ok()) return about_peer(rank, peer, connected.status());
     membership.links.push_back(connected.value()->link);
     membership.reports.push_back({peer, "shm", connected.value()->probe});
   }
@@ -201,7 +231,8 @@ Result<Membership> MeshCore::join(KeyValueStore& store, int rank, int size, Dead
 }
 
 // The side with the smaller id connects, the other one waits for it.
-Result<ConnectedPeer*> MeshCore::reach(const Endpoint& peer, int size, Deadline deadline) {
+Result<ConnectedPeer*> MeshCore::reach(KeyValueStore& store, int rank, const Endpoint& peer,
+                                       int size, Deadline deadline) {
   if (peer.engine == self_.endpoint.engine) {
     return Status::invalid_argument("two ranks of the group share one process");
   }
@@ -212,9 +243,21 @@ Result<ConnectedPeer*> MeshCore::reach(const Endpoint& peer, int size, Deadline 
     if (!fresh.ok()) return fresh.status();
     if (Status status = add_peer(std::move(fresh.value())); !status.ok()) return status;
   }
-  ConnectedPeer* known = find_or_wait(peer.engine, deadline);
-  if (known == nullptr) return Status::timed_out("Timed out waiting for its connection");
-  return known;
+  return await_connection(store, rank, peer, deadline);
+}
+
+// Ends early when the peer, which has this rank in the group, says that it cannot, or has died.
+Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank,
+                                                  const Endpoint& peer, Deadline deadline) {
+  while (true) {
+    const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
+    if (ConnectedPeer* known = find_or_wait(peer.engine, turn)) return known;
+    const Result<Endpoint> now = read_endpoint(store, rank, Deadline::at(0));
+    if (now.status().code() == StatusCode::kCancelled) return now.status();
+    const Result<UniqueFd> knock = connect_unix(peer.socket, Deadline::at(0));
+    if (knock.status().code() == StatusCode::kPeerLost) return knock.status();
+    if (deadline.passed(now_ns())) return Status::timed_out("Timed out waiting for its connection");
+  }
 }
 
 ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline) {
@@ -230,10 +273,13 @@ ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline)
 
 Status MeshCore::add_peer(ConnectedPeer peer) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (Status status = watch(peer.socket.get()); !status.ok()) return status;
+  if (Status status = watch(peer.socket->get()); !status.ok()) return status;
   if (peer.pidfd.valid()) {
     if (Status status = watch(peer.pidfd.get()); !status.ok()) return status;
   }
+  peer.link->set_tell_peer([socket = std::weak_ptr(peer.socket)](const std::string& why) {
+    if (const auto open = socket.lock()) send_last_words(*open, kGivenUp + why);
+  });
   peers_.emplace(peer.engine, std::move(peer));
   peer_added_.notify_all();
   return {};
@@ -300,14 +346,14 @@ void MeshCore::drop_late_acceptors() {
 void MeshCore::on_peer_event(int fd) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [engine, peer] : peers_) {
-    if (peer.socket.get() != fd && peer.pidfd.get() != fd) continue;
-    const bool died = !said_goodbye(peer.socket) && ends(peer.pidfd);
-    peer.link->fail(
-        Status::peer_lost(peer.link->peer_name() + (died ? " has died" : " closed its end")));
-    for (UniqueFd* watched : {&peer.socket, &peer.pidfd}) {
+    if (peer.socket == nullptr || (peer.socket->get() != fd && peer.pidfd.get() != fd)) continue;
+    peer.link->fail(Status::peer_lost(peer.link->peer_name() + why_gone(peer)));
+    for (const UniqueFd* watched : {&*peer.socket, &peer.pidfd}) {
+      // Not left to close(): a forked child may hold a copy, and then epoll goes on.
       if (watched->valid()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched->get(), nullptr);
-      watched->reset();
     }
+    peer.socket.reset();
+    peer.pidfd.reset();
     doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
     return;
   }
@@ -323,7 +369,14 @@ Result<std::unique_ptr<Mesh>> Mesh::create() {
 }
 
 Result<Membership> Mesh::join(KeyValueStore& store, int rank, int size, Deadline deadline) {
-  return core_->join(store, rank, size, deadline);
+  Result<Membership> joined = core_->connect_all(store, rank, size, deadline);
+  if (!joined.ok()) refuse(store, rank, joined.status().message());
+  return joined;
+}
+
+void Mesh::refuse(KeyValueStore& store, int rank, const std::string& why) {
+  // A store that fails has failed for the others too, or they wait until their time is up.
+  static_cast<void>(store.set(endpoint_key(rank), Endpoint::encode_refusal(why)));
 }
 
 Doorbell& Mesh::doorbell() { return core_->doorbell(); }

@@ -42,6 +42,10 @@ class Mesh {
   // after the deadline the error names the ranks that are missing. Thread-safe.
   Result<Membership> join(KeyValueStore& store, int rank, int size, Deadline deadline);
 
+  // Tells the others who wait for this rank in join() that it will not come. join() itself does so
+  // when it fails.
+  static void refuse(KeyValueStore& store, int rank, const std::string& why);
+
   // Rung by all peers of this process, and by the mesh when a link has failed.
   Doorbell& doorbell();
 

@@ -130,7 +130,7 @@ Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& pee
   if (Status sent = send_message(fd, bytes_of(ready), {}); !sent.ok()) return sent;
   ConnectedPeer connected = make_peer(peer.engine, std::move(memory.value()), geometry, true,
                                       std::move(doorbell.value()), found, std::move(reason));
-  connected.socket = std::move(socket.value());
+  connected.socket = std::make_shared<UniqueFd>(std::move(socket.value()));
   return connected;
 }
 
@@ -148,7 +148,7 @@ Result<std::optional<ConnectedPeer>> ShmAcceptor::on_readable(const LocalIdentit
   if (ready.value().probe_seen != probe_) {
     return Status::invalid_argument("the connecting process does not see what this one wrote");
   }
-  peer_->socket = std::move(socket_);
+  peer_->socket = std::make_shared<UniqueFd>(std::move(socket_));
   return std::move(peer_);
 }
 

@@ -23,8 +23,8 @@ namespace freescale {
 struct ConnectedPeer {
   EngineId engine{};
   std::shared_ptr<ShmLink> link;
-  UniqueFd socket;  // hangs up when the peer closes its mesh
-  UniqueFd pidfd;   // readable when the peer's process has ended; may be invalid
+  std::shared_ptr<UniqueFd> socket;  // hangs up when the peer closes its mesh
+  UniqueFd pidfd;                    // readable when the peer's process has ended; may be invalid
   std::string probe;
 };
 

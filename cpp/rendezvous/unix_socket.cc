@@ -94,6 +94,9 @@ Result<UniqueFd> connect_unix(const std::string& name, Deadline deadline) {
   while (connect(fd.value().get(), reinterpret_cast<const sockaddr*>(&address.raw),
                  address.bytes) != 0) {
     const int error = errno;
+    if (error == ECONNREFUSED) {
+      return Status::peer_lost("nobody listens at its socket any more: its process has ended");
+    }
     // EAGAIN: the backlog is full; a Unix socket offers nothing to poll for that.
     if (error != EAGAIN && error != EINTR) {
       return Status::from_errno("connecting to a Unix socket", error);

@@ -143,7 +143,7 @@ void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
 
 // Nothing that comes from a process that sends nonsense can be relied on.
 void Protocol::distrust(const Peer& peer, const std::string& what) {
-  peer.link().fail(Status::peer_lost(peer.link().peer_name() + " " + what));
+  peer.link().give_up(Status::peer_lost(peer.link().peer_name() + " " + what));
 }
 
 // Whether the record's sender is who it says; true for a group that this rank has not joined yet.

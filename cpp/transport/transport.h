@@ -3,8 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "cpp/base/status.h"
 #include "cpp/device/segment.h"
@@ -29,14 +31,12 @@ class LinkSink {
 
 // The way to one peer process: two lanes, both reliable and in order.
 //   * Control lane: records of a few bytes up to max_record_bytes(), for headers and for messages
-//   so
-//     small that they travel inline.
+//     so small that they travel inline.
 //   * Chunk lane: pieces of up to chunk_bytes(), at one of kPriorityLevels levels, in order within
-//   a
-//     level. Each level has credits; a less urgent one can never spend the last of them, so an
+//     a level. Each level has credits; a less urgent one can never spend the last of them, so an
 //     urgent chunk waits for at most one window of bulk.
 // A link knows nothing of operations, groups, timeouts or priorities beyond the level's number.
-// All calls but failure() and fail() come from the holder of the engine's progress lock. No call
+// All calls but those about failure come from the holder of the engine's progress lock. No call
 // blocks. A sender must call notify() after a batch of sends or puts; a refused try_send() or
 // can_put() needs nothing: the peer's polling wakes this side when there is room again.
 class Link {
@@ -78,8 +78,14 @@ class Link {
   // The peer process, for messages: "process 4242".
   virtual std::string peer_name() const = 0;
 
-  // Any thread. What the peer sent before can still be polled.
-  void fail(const Status& why);
+  // Any thread. What the peer sent before can still be polled. Whether it was not failed before.
+  bool fail(const Status& why);
+  // The same for a peer that lives but sends nonsense; it is told.
+  void give_up(const Status& why);
+  // How it is told. Before the link is used.
+  void set_tell_peer(std::function<void(const std::string& why)> tell) {
+    tell_peer_ = std::move(tell);
+  }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Why; meaningful once failed().
   const Status& failure() const { return failure_; }
@@ -88,6 +94,7 @@ class Link {
   std::atomic<bool> failing_{false};  // whoever sets it writes failure_
   std::atomic<bool> failed_{false};   // failure_ may be read
   Status failure_;
+  std::function<void(const std::string&)> tell_peer_;
 };
 
 }  // namespace freescale

@@ -39,6 +39,29 @@ class Stats:
 
     ops: list[OpStats]
 
+    def __str__(self) -> str:
+        """A table for people, one line for each operation and priority."""
+        lines = [
+            _row("op", "priority", "calls", "MB sent", "MB received", "blocked s", "in flight s")
+        ]
+        lines += [
+            _row(
+                op.op,
+                op.priority,
+                str(op.calls),
+                f"{op.bytes_sent / 1e6:.3f}",
+                f"{op.bytes_received / 1e6:.3f}",
+                f"{op.blocked_seconds:.3f}",
+                f"{op.in_flight_seconds:.3f}",
+            )
+            for op in self.ops
+        ]
+        return "\n".join(lines)
+
+
+def _row(op: str, priority: str, *numbers: str) -> str:
+    return f"{op:<31} {priority:<10}" + "".join(f" {number:>12}" for number in numbers)
+
 
 def stats() -> Stats:
     """Returns the totals so far. Operations still in flight have counted their call already."""

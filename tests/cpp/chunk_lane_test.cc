@@ -135,6 +135,7 @@ class ForgedLane : public ChunkLaneMemory {
     queues_->filled[level].entries[0].slot = slot;
     queues_->filled[level].entries[0].bytes = bytes;
   }
+  void set_written(int level, uint32_t written) { queues_->filled[level].written.store(written); }
   void give_back(std::initializer_list<uint32_t> slots, uint32_t written) {
     std::copy(slots.begin(), slots.end(), queues_->returned.slots);
     queues_->returned.written.store(written);
@@ -152,26 +153,36 @@ TEST(chunk_lane_refuses_slots_and_sizes_that_lead_out) {
   }
 }
 
-TEST(chunk_lane_writer_survives_forged_returns) {
-  for (const uint32_t written : {4u, ~0u}) {
+// Slots that lead out, that come back twice or were never lent, and more than all of them.
+TEST(chunk_lane_writer_detects_forged_returns) {
+  const struct {
+    std::initializer_list<uint32_t> slots;
+    uint32_t written;
+  } forged[] = {{{100}, 1}, {{~0u}, 1}, {{8}, 1}, {{0, 0}, 2}, {{7}, 1}, {{0}, ~0u}, {{0}, 9}};
+  for (const auto& one : forged) {
     Lane lane;
-    ForgedLane forged(lane);
     for (int i = 0; i < 6; ++i) CHECK(lane.put(kNormal, i));
-    forged.give_back({100, ~0u, 8, 2}, written);
-    int puts = 0;
-    while (puts < 8 && lane.put(kUrgent, 1)) ++puts;
-    CHECK_GE(puts, 2);
+    CHECK(!lane.writer.corrupt());
+    ForgedLane(lane).give_back(one.slots, one.written);
+    CHECK(lane.put(kUrgent, 1));  // the two that are kept for it
+    CHECK(lane.writer.corrupt());
     // The reader refuses a slot that leads out, so this says that none was used.
-    for (int i = 0; i < puts; ++i) CHECK_EQ(lane.poll(kUrgent), ChunkLaneReader::Poll::kChunk);
+    CHECK_EQ(lane.poll(kUrgent), ChunkLaneReader::Poll::kChunk);
   }
 }
 
-// More than all slots cannot have come back; the writer must not walk there step by step.
-TEST(chunk_lane_writer_believes_no_counter_that_runs_ahead) {
-  Lane lane;
-  for (int i = 0; i < 6; ++i) CHECK(lane.put(kNormal, i));
-  ForgedLane(lane).give_back({0, 1, 2, 3, 4, 5, 6, 7}, lane.geometry.chunks + 1);
-  CHECK(!lane.writer.can_put(kNormal));
+// A counter that was set back, or that runs ahead: the reader must not walk there step by step.
+TEST(chunk_lane_reader_detects_forged_counters) {
+  for (const uint32_t written : {0u, 3u, 4u + 9, ~0u}) {
+    Lane lane;
+    for (int i = 0; i < 4; ++i) {
+      CHECK(lane.put(kNormal, i));
+      CHECK_EQ(lane.poll(kNormal), ChunkLaneReader::Poll::kChunk);
+    }
+    ForgedLane(lane).set_written(kNormal, written);
+    CHECK_EQ(lane.poll(kNormal), ChunkLaneReader::Poll::kCorrupt);
+    CHECK_EQ(lane.poll(kUrgent), ChunkLaneReader::Poll::kEmpty);
+  }
 }
 
 TEST(chunk_lane_geometry_is_bounded) {

@@ -96,7 +96,7 @@ TEST(unix_socket_connect_waits_for_a_busy_listener) {
 
 TEST(unix_socket_without_listener_is_an_error) {
   const Result<UniqueFd> socket = connect_unix("freescale-nobody", Deadline::never());
-  CHECK_EQ(socket.status().code(), StatusCode::kSystem);
+  CHECK_EQ(socket.status().code(), StatusCode::kPeerLost);
 }
 
 }  // namespace

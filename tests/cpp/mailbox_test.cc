@@ -182,6 +182,23 @@ TEST(mailbox_refuses_impossible_cursors) {
   }
 }
 
+// Read before it was written, or set back.
+TEST(mailbox_writer_detects_impossible_cursors) {
+  for (uint64_t read : {uint64_t{64}, uint64_t{2 * kCapacity}, ~uint64_t{0}}) {
+    Mailbox mailbox;
+    for (int i = 0; i < 64; ++i) {
+      CHECK(write(mailbox, record_of(56, i)));
+      if (i < 2) expect_next(mailbox, record_of(56, i));
+    }
+    CHECK(write(mailbox, record_of(56, 64)));  // it has seen the cursor at 128 now
+    CHECK(!mailbox.writer.corrupt());
+    mailbox.cursors().read.store(read);
+    CHECK(write(mailbox, record_of(56, 65)));
+    CHECK(!write(mailbox, record_of(56, 66)));
+    CHECK(mailbox.writer.corrupt());
+  }
+}
+
 // The sizes are the same on both sides: drawn from one seed.
 class Sizes {
  public:

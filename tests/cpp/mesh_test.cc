@@ -156,17 +156,60 @@ TEST(mesh_times_out_on_a_silent_rank) {
 }
 
 TEST(mesh_reports_a_rank_that_is_gone) {
-  MemoryStore store;
-  Endpoint gone;
-  gone.engine = {~uint64_t{0}, 0};
-  {
-    CHECK_OK(listen_unix(&gone.socket));
+  for (const uint64_t engine : {uint64_t{0}, ~uint64_t{0}}) {  // it would connect, or we
+    MemoryStore store;
+    Endpoint gone;
+    gone.engine = {engine, engine};
+    {
+      CHECK_OK(listen_unix(&gone.socket));
+    }
+    CHECK_OK(store.set("endpoint/1", gone.encode()));
+    const auto mesh = new_mesh();
+    const Result<Membership> joined = mesh->join(store, 0, 2, Deadline::never());
+    CHECK_EQ(joined.status().code(), StatusCode::kPeerLost);
+    expect_text(joined.status().message(),
+                {"rank 0 could not connect to rank 1", "its process has ended"});
   }
-  CHECK_OK(store.set("endpoint/1", gone.encode()));
-  const auto mesh = new_mesh();
-  const Result<Membership> joined = mesh->join(store, 0, 2, soon());
-  CHECK(!joined.ok());
-  CHECK_NE(joined.status().message().find("rank 0 could not connect to rank 1"), std::string::npos);
+}
+
+// A rank that cannot take part says so in the place of its endpoint, before or after it gave that.
+TEST(mesh_reports_a_rank_that_refuses) {
+  for (const bool late : {false, true}) {
+    MemoryStore store;
+    Endpoint endpoint;  // the smaller id: it would connect
+    const Result<UniqueFd> listener = listen_unix(&endpoint.socket);
+    CHECK_OK(listener);
+    if (late) CHECK_OK(store.set("endpoint/1", endpoint.encode()));
+    std::thread refusing([&] {
+      if (late) std::this_thread::sleep_for(milliseconds(50));
+      Mesh::refuse(store, 1, "no memory \xff left");
+    });
+    const auto mesh = new_mesh();
+    const Result<Membership> joined = mesh->join(store, 0, 2, Deadline::never());
+    refusing.join();
+    CHECK_EQ(joined.status().code(), StatusCode::kCancelled);
+    expect_text(joined.status().message(),
+                {"rank 0 could not connect to rank 1: it gave up: no memory ? left"});
+  }
+}
+
+// Who fails to join tells all others, so that they do not wait for it.
+TEST(mesh_passes_on_why_a_rank_failed) {
+  MemoryStore store;
+  CHECK_OK(store.set("endpoint/2", Endpoint::encode_refusal("broken")));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto mesh = new_mesh();
+      const Result<Membership> joined = mesh->join(store, rank, 3, Deadline::never());
+      CHECK_EQ(joined.status().code(), StatusCode::kCancelled);
+      expect_text(joined.status().message(), {"rank 2", "it gave up: broken"});
+      const Result<std::string> left = store.get("endpoint/" + std::to_string(rank), soon());
+      CHECK_OK(left);
+      CHECK_EQ(Endpoint::decode(left.value()).status().code(), StatusCode::kCancelled);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(mesh_refuses_endpoints_of_another_version) {
@@ -186,8 +229,10 @@ TEST(mesh_refuses_two_ranks_in_one_mesh) {
   std::thread other([&] { second = mesh->join(store, 1, 2, soon()); });
   const Result<Membership> first = mesh->join(store, 0, 2, soon());
   other.join();
-  CHECK_EQ(first.status().code(), StatusCode::kInvalidArgument);
-  CHECK_EQ(second.status().code(), StatusCode::kInvalidArgument);
+  // The slower one may hear it from the other.
+  for (const Status& status : {first.status(), second.status()}) {
+    expect_text(status.message(), "two ranks of the group share one process");
+  }
 }
 
 // What the store says of a mesh: where strangers may knock.
@@ -345,6 +390,19 @@ TEST(mesh_tells_that_a_peer_closed) {
   OneRecord sink;
   CHECK(pair.ours.links[1]->poll_record(sink));
   CHECK_EQ(sink.text, std::string("last words") + '\0');
+}
+
+TEST(mesh_tells_that_a_peer_gave_up_the_link) {
+  Pair pair;
+  const uint32_t ticket = pair.our_mesh->doorbell().prepare(Doorbell::kCaller, true);
+  pair.theirs.links[0]->give_up(Status::peer_lost("it sent nonsense"));
+  pair.theirs.links[0]->give_up(Status::peer_lost("and more of it"));
+  pair.our_mesh->doorbell().sleep(ticket, Doorbell::kCaller, -1);
+  await_failure(*pair.ours.links[1]);
+  const std::string process = "process " + std::to_string(getpid());
+  CHECK_EQ(pair.ours.links[1]->failure().message(),
+           process + " has given up the link: it sent nonsense");
+  CHECK_EQ(pair.theirs.links[0]->failure().message(), std::string("it sent nonsense"));
 }
 
 // A child forked by the peer, a data loader for instance, holds copies of the peer's sockets.

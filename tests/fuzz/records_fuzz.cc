@@ -142,7 +142,8 @@ class Scene {
       case 1:
         return stage_.close_group(kHonest, input.below(kGroups), "closed");
       case 2:
-        return stage_.link(kSelf, kHostile).fail(Status::peer_lost("lost"));
+        stage_.link(kSelf, kHostile).fail(Status::peer_lost("lost"));
+        return;
       case 3:
         return stage_.reject(kSelf, stage_.group(kSelf).next_sequence(), OpKind::kAllToAll, "no");
       default:

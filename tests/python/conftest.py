@@ -8,6 +8,9 @@ import torch.distributed as dist
 
 from harness.launch import Launcher, start_fork_server
 
+# Seconds from the end of a rank to the error on another one.
+WAKE_TIMES = pytest.StashKey[list[float]]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -16,14 +19,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="backend under test; gloo shows whether the tests themselves are right",
     )
     parser.addoption(
-        "--fault-sizes", default="3", help="world sizes of test_faults.py, comma-separated"
+        "--fault-sizes", default="3", help="world sizes of test_faults_*.py, comma-separated"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[WAKE_TIMES] = []
     config.addinivalue_line(
         "markers", "freescale_only: asks for more than the c10d contract, or than gloo offers"
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fault_size" in metafunc.fixturenames:
+        sizes = [int(word) for word in metafunc.config.getoption("--fault-sizes").split(",")]
+        metafunc.parametrize("fault_size", sizes)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Not judged, as machines differ; but a promise that should be seen to hold."""
+    times = sorted(config.stash[WAKE_TIMES])
+    if times:
+        terminalreporter.write_line(
+            f"from a rank's end to the error on another: median {times[len(times) // 2]:.3f} s, "
+            f"longest {times[-1]:.3f} s ({len(times)} ranks)"
+        )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,6 +61,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--backend"))
+
+
+@pytest.fixture(scope="session")
+def wake_times(request: pytest.FixtureRequest) -> list[float]:
+    """Where tests leave what they measured, for the summary."""
+    return request.config.stash[WAKE_TIMES]
 
 
 @pytest.fixture(scope="session")

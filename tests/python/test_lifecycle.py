@@ -4,8 +4,6 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -14,54 +12,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+from harness.interpreters import END_LIMIT, Interpreters
 from harness.launch import Launcher
 from harness.rank import open_store
 
 pytestmark = pytest.mark.freescale_only
-
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
-
-dist.init_process_group(
-    "freescale",
-    init_method="file://" + sys.argv[1],
-    rank=int(sys.argv[2]),
-    world_size=2,
-)
-total = torch.ones(1)
-dist.all_reduce(total)
-assert float(total) == 2
-"""
-
-
-def start_program(
-    tmp_path: Path, ending: str, *arguments: str, **streams: int
-) -> list["subprocess.Popen[str]"]:
-    """Starts two plain Python processes, with ``arguments`` behind meeting point and rank."""
-    source = tmp_path / "program.py"
-    source.write_text(PROGRAM + ending)
-    meeting = str(tmp_path / "meeting")
-    return [
-        subprocess.Popen(
-            [sys.executable, str(source), meeting, str(rank), *arguments], text=True, **streams
-        )
-        for rank in range(2)
-    ]
-
-
-def run_program(tmp_path: Path, ending: str) -> None:
-    """Runs two plain Python processes to their end, interpreter shutdown included."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    processes = start_program(tmp_path, textwrap.dedent(ending), **streams)
-    try:
-        outputs = [process.communicate(timeout=80)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for rank, process in enumerate(processes):
-        assert process.returncode == 0, f"rank {rank}: {process.returncode}\n{outputs[rank]}"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +30,11 @@ def run_program(tmp_path: Path, ending: str) -> None:
         kept = other.get_future().then(lambda future: future.value()[0] + 1)
         """,
         # Only this rank calls: the peer exits meanwhile.
-        "if sys.argv[2] == '0': work = dist.all_reduce(torch.ones(9), async_op=True)",
+        "if rank == 0: work = dist.all_reduce(torch.ones(9), async_op=True)",
         # A thread waits while the interpreter goes.
         """
         import threading
-        work = dist.barrier(async_op=True) if sys.argv[2] == "0" else None
+        work = dist.barrier(async_op=True) if rank == 0 else None
         if work is not None:
             threading.Thread(target=work.wait, daemon=True).start()
         """,
@@ -87,7 +42,9 @@ def run_program(tmp_path: Path, ending: str) -> None:
     ids=["destroyed", "in flight", "one-sided", "thread waits"],
 )
 def test_exit(tmp_path: Path, ending: str) -> None:
-    run_program(tmp_path, ending)
+    with Interpreters(tmp_path, ending) as ranks:
+        for rank in range(2):
+            ranks.expect_end(rank, 0)
 
 
 BLOCKED = """
@@ -107,10 +64,10 @@ def tell():
         time.sleep(0.001)  # Between the call and its wait() the main thread needs the interpreter.
     print("blocked", flush=True)
 
-model = DistributedDataParallel(nn.Linear(3, 3)) if sys.argv[3] == "backward" else None
+model = DistributedDataParallel(nn.Linear(3, 3)) if sys.argv[4] == "backward" else None
 dist.barrier()
 fs.reset_stats()
-if sys.argv[2] == "1":
+if rank == 1:
     sys.stdin.read()  # Never calls again.
     sys.exit()
 threading.Thread(target=tell, daemon=True).start()
@@ -131,22 +88,16 @@ else:
 )
 def test_signal_ends_a_blocked_rank(tmp_path: Path, number: signal.Signals, where: str) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    processes = start_program(tmp_path, BLOCKED, where, **pipes)
-    try:
-        blocked = processes[0]
+    with Interpreters(tmp_path, BLOCKED, 2, where, **pipes) as ranks:
+        blocked = ranks.processes[0]
         assert blocked.stdout is not None
         assert blocked.stdout.readline() == "blocked\n"
         blocked.send_signal(number)
-        # Far less than the group's timeout of half an hour.
-        assert blocked.wait(timeout=40) != 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        assert blocked.wait(timeout=END_LIMIT) != 0
 
 
 FAILING = """
-if sys.argv[2] == "1":
+if rank == 1:
     try:
         raise KeyError("the real reason")
     finally:
@@ -156,15 +107,9 @@ dist.all_reduce(total)
 
 
 def test_own_error_is_not_hidden_by_an_abort(tmp_path: Path) -> None:
-    processes = start_program(tmp_path, FAILING, stderr=subprocess.PIPE)
-    try:
-        errors = [process.communicate(timeout=80)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [1, 1], errors
-    assert "KeyError: 'the real reason'" in errors[1]
-    assert "rank 1" in errors[0]
+    with Interpreters(tmp_path, FAILING) as ranks:
+        assert "KeyError: 'the real reason'" in ranks.expect_end(1, 1)
+        assert "rank 1" in ranks.expect_end(0, 1)
 
 
 class Squares(Dataset[int]):

@@ -43,6 +43,22 @@ def check_bytes(rank: int, size: int) -> None:
     assert row_of("barrier").bytes_sent == 0
 
 
+def check_table(rank: int, size: int) -> None:
+    """Printed, they are a table with one line for each operation and priority."""
+    fs.reset_stats()
+    for priority in (fs.Priority.LOW, fs.Priority.URGENT):
+        fs.all_to_all_single(torch.empty(size), torch.ones(size), priority=priority)
+    dist.barrier()
+    title, *rows = str(fs.stats()).splitlines()
+    assert title.split()[:3] == ["op", "priority", "calls"]
+    assert [row.split()[:3] for row in rows] == [
+        ["all_to_all_single", "URGENT", "1"],
+        ["barrier", "NORMAL", "1"],
+        ["all_to_all_single", "LOW", "1"],
+    ]
+    assert {len(row) for row in rows} == {len(title)}
+
+
 def check_each_op_has_its_name(rank: int, size: int) -> None:
     fs.reset_stats()
     ones = torch.ones(size)
@@ -105,6 +121,10 @@ def check_after_the_groups(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
     dist.destroy_process_group()
     assert row_of("all_reduce").calls == 1
+
+
+def test_table(launch: Launcher) -> None:
+    launch(check_table, 2)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

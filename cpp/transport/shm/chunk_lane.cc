@@ -13,12 +13,13 @@ ChunkLaneWriter::ChunkLaneWriter(std::byte* memory, ChunkGeometry geometry)
 void ChunkLaneWriter::collect_returned() {
   ReturnQueue& queue = queues_->returned;
   const uint32_t written = queue.written.load(std::memory_order_acquire);
-  // A corrupt counter or slot may cost this lane its credits, but never leads out of the memory,
-  // nor keeps this process for billions of steps.
-  if (written - returned_seen_ > geometry_.chunks) return;
-  for (; returned_seen_ != written && free_.size() < geometry_.chunks; ++returned_seen_) {
+  corrupt_ = corrupt_ || written - returned_seen_ > geometry_.chunks;
+  for (; !corrupt_ && returned_seen_ != written; ++returned_seen_) {
     const auto index = copy_of_foreign<uint32_t>(&queue.slots[returned_seen_ % kMaxChunks]);
-    if (index < geometry_.chunks) free_.push_back(index);
+    corrupt_ = index >= geometry_.chunks || !lent_.test(index);
+    if (corrupt_) return;
+    lent_.reset(index);
+    free_.push_back(index);
   }
 }
 
@@ -42,6 +43,7 @@ bool ChunkLaneWriter::try_put(int level, const ChunkTag& tag, std::span<const Se
   collect_returned();
   const uint32_t index = free_.back();
   free_.pop_back();
+  lent_.set(index);
   std::byte* out = slot(index);
   for (const Segment& piece : pieces) {
     copy_bytes(out, piece.data, piece.bytes, CopyMode::kCached);
@@ -56,7 +58,9 @@ bool ChunkLaneWriter::try_put(int level, const ChunkTag& tag, std::span<const Se
 
 ChunkLaneReader::Poll ChunkLaneReader::poll(int level, LinkSink& sink) {
   FilledQueue& queue = queues_->filled[level];
-  if (queue.written.load(std::memory_order_acquire) == read_[level]) return Poll::kEmpty;
+  const uint32_t waiting = queue.written.load(std::memory_order_acquire) - read_[level];
+  if (waiting == 0) return Poll::kEmpty;
+  if (waiting > geometry_.chunks) return Poll::kCorrupt;
   const auto entry = copy_of_foreign<Filled>(&queue.entries[read_[level] % kMaxChunks]);
   if (entry.slot >= geometry_.chunks || entry.bytes > geometry_.chunk_bytes) return Poll::kCorrupt;
   sink.on_chunk(entry.tag, {slot(entry.slot), entry.bytes});

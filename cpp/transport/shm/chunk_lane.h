@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -78,11 +79,15 @@ class ChunkLaneWriter : public ChunkLaneMemory {
   // slot.
   bool can_put(int level);
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces);
+  // Whether the reader's side of the lane holds nonsense; no slot is taken from it any more.
+  bool corrupt() const { return corrupt_; }
 
  private:
   void collect_returned();
 
   std::vector<uint32_t> free_;  // last in, first out
+  std::bitset<kMaxChunks> lent_;
+  bool corrupt_ = false;
   uint32_t returned_seen_ = 0;
   uint32_t written_[kPriorityLevels] = {};
 };

@@ -7,16 +7,23 @@
 
 namespace freescale {
 
+void MailboxWriter::look_at_reader() {
+  const uint64_t read = cursors_->read.load(std::memory_order_acquire);
+  // It goes forward, and no further than what was written.
+  corrupt_ = corrupt_ || read - known_read_ > written_ - known_read_;
+  if (!corrupt_) known_read_ = read;
+}
+
 bool MailboxWriter::has_room(size_t bytes) {
   if (written_ + bytes - known_read_ <= capacity_) return true;
-  known_read_ = cursors_->read.load(std::memory_order_acquire);
+  look_at_reader();
   if (written_ + bytes - known_read_ <= capacity_) return true;
   // Look again after the wish is out: the reader may have made room before it could see it.
   if (cursors_->writer_waits.load(std::memory_order_relaxed) == 0) {
     cursors_->writer_waits.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  known_read_ = cursors_->read.load(std::memory_order_acquire);
+  look_at_reader();
   return written_ + bytes - known_read_ <= capacity_;
 }
 

@@ -53,6 +53,8 @@ class MailboxWriter : public MailboxMemory {
   // Appends `head` and `body` as one record; false when there is no room now. Then the reader
   // learns from take_writer_waits() that somebody is to be told of room.
   bool try_write(std::span<const std::byte> head, std::span<const Segment> body);
+  // Whether the reader's cursor made no sense; no room is gained from it any more.
+  bool corrupt() const { return corrupt_; }
   // More than half of the ring waits for the reader: it should be woken even if it has nothing to
   // wait for, or it would not drain.
   bool crowded() const {
@@ -61,8 +63,10 @@ class MailboxWriter : public MailboxMemory {
   }
 
  private:
+  void look_at_reader();
   bool has_room(size_t bytes);
 
+  bool corrupt_ = false;
   uint64_t written_ = 0;
   uint64_t known_read_ = 0;  // a lower bound of the reader's cursor: saves touching its line
 };

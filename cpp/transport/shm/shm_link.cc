@@ -57,7 +57,9 @@ size_t ShmLink::max_record_bytes() const {
 }
 
 bool ShmLink::try_send(std::span<const std::byte> head, std::span<const Segment> body) {
-  return mailbox_writer_.try_write(head, body);
+  const bool sent = mailbox_writer_.try_write(head, body);
+  if (mailbox_writer_.corrupt()) distrust("has read what was never written");
+  return sent;
 }
 
 bool ShmLink::poll_record(LinkSink& sink) {
@@ -66,7 +68,7 @@ bool ShmLink::poll_record(LinkSink& sink) {
     case MailboxReader::Poll::kEmpty:
       return false;
     case MailboxReader::Poll::kCorrupt:
-      fail(Status::peer_lost(peer_name() + " wrote a record that makes no sense"));
+      distrust("wrote a record that makes no sense");
       return false;
     case MailboxReader::Poll::kRecord:
       sink.on_record(record);
@@ -81,7 +83,15 @@ bool ShmLink::poll_record(LinkSink& sink) {
 }
 
 bool ShmLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) {
-  return chunk_writer_.try_put(level, tag, pieces);
+  const bool put = chunk_writer_.try_put(level, tag, pieces);
+  if (chunk_writer_.corrupt()) distrust("returned a chunk that it did not have");
+  return put;
+}
+
+bool ShmLink::can_put(int level) {
+  const bool can = chunk_writer_.can_put(level);
+  if (chunk_writer_.corrupt()) distrust("returned a chunk that it did not have");
+  return can;
 }
 
 bool ShmLink::poll_chunk(int level, LinkSink& sink) {
@@ -89,7 +99,7 @@ bool ShmLink::poll_chunk(int level, LinkSink& sink) {
     case ChunkLaneReader::Poll::kEmpty:
       return false;
     case ChunkLaneReader::Poll::kCorrupt:
-      fail(Status::peer_lost(peer_name() + " wrote a chunk that makes no sense"));
+      distrust("wrote a chunk that makes no sense");
       return false;
     case ChunkLaneReader::Poll::kChunk:
       if (chunk_reader_.take_writer_waits()) doorbell().ring();
@@ -97,6 +107,8 @@ bool ShmLink::poll_chunk(int level, LinkSink& sink) {
   }
   return false;
 }
+
+void ShmLink::distrust(const char* why) { give_up(Status::peer_lost(peer_name() + " " + why)); }
 
 void ShmLink::notify() {
   if (mailbox_writer_.crowded()) {

@@ -40,7 +40,7 @@ class ShmLink : public Link {
   bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
   bool poll_record(LinkSink& sink) override;
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
-  bool can_put(int level) override { return chunk_writer_.can_put(level); }
+  bool can_put(int level) override;
   bool poll_chunk(int level, LinkSink& sink) override;
   void notify() override;
   bool can_pull() const override { return peer_.can_pull; }
@@ -58,6 +58,7 @@ class ShmLink : public Link {
     std::byte* mailbox;
     std::byte* chunks;
   };
+  void distrust(const char* why);
   Doorbell& doorbell() const { return *reinterpret_cast<Doorbell*>(peer_doorbell_.data()); }
   static Half half_of(const SharedMemory& memory, const ShmGeometry& geometry, bool lower);
 

@@ -26,9 +26,9 @@ namespace {
 
 constexpr size_t kDoorbellBytes = 4096;
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
-// How often a rank looks whether the peer that it waits for may still come.
-constexpr auto kLookAgain = std::chrono::milliseconds(250);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
+// A rank that cannot accept connections for so long gives up; until then it may get descriptors.
+constexpr std::chrono::nanoseconds kTroubleLimit = std::chrono::seconds(1);
 // A process that dies hangs up some microseconds before its pidfd tells; longer on a busy machine.
 constexpr int kDeathTellsWithinMs = 200;
 // All links of a process together stay below this; with more ranks each gets smaller chunks.
@@ -49,6 +49,12 @@ std::string endpoint_key(int rank) { return "endpoint/" + std::to_string(rank); 
 Result<Endpoint> read_endpoint(KeyValueStore& store, int rank, Deadline deadline) {
   Result<std::string> text = store.get(endpoint_key(rank), deadline);
   return text.ok() ? Endpoint::decode(text.value()) : text.status();
+}
+
+// Of a rank that has published that it will not come; else ok.
+Status refusal_of(KeyValueStore& store, int rank) {
+  Status status = read_endpoint(store, rank, Deadline::at(0)).status();
+  return status.code() == StatusCode::kCancelled ? status : Status();
 }
 
 Status about_peer(int rank, int peer, const Status& why) {
@@ -114,6 +120,8 @@ class MeshCore {
                                           Deadline deadline);
   ConnectedPeer* find_or_wait(const EngineId& engine, Deadline deadline);
   Status add_peer(ConnectedPeer peer);
+  void note_accept_trouble(Status trouble);
+  Status accept_trouble(bool at_once);
 
   void run();
   void on_event(int fd);
@@ -131,9 +139,11 @@ class MeshCore {
   UniqueFd stop_;
   std::map<int, ShmAcceptor> acceptors_;  // by socket; the mesh's thread only
   std::mutex connect_mutex_;              // one connecting thread at a time: no double links
-  std::mutex mutex_;                      // guards peers_
+  std::mutex mutex_;                      // guards the four below
   std::condition_variable peer_added_;
   std::map<EngineId, ConnectedPeer> peers_;
+  Status accept_trouble_;  // why this rank cannot be connected to
+  Nanoseconds accept_trouble_since_ = 0;
   std::thread thread_;
 };
 
@@ -239,7 +249,8 @@ Result<ConnectedPeer*> MeshCore::reach(KeyValueStore& store, int rank, const End
   if (self_.endpoint.engine < peer.engine) {
     std::lock_guard<std::mutex> connecting(connect_mutex_);
     if (ConnectedPeer* known = find_or_wait(peer.engine, Deadline::at(0))) return known;
-    Result<ConnectedPeer> fresh = connect_shm(self_, peer, geometry_for(size), deadline);
+    Result<ConnectedPeer> fresh = connect_shm(self_, peer, geometry_for(size), deadline,
+                                              [&] { return refusal_of(store, rank); });
     if (!fresh.ok()) return fresh.status();
     if (Status status = add_peer(std::move(fresh.value())); !status.ok()) return status;
   }
@@ -252,10 +263,12 @@ Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank
   while (true) {
     const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
     if (ConnectedPeer* known = find_or_wait(peer.engine, turn)) return known;
-    const Result<Endpoint> now = read_endpoint(store, rank, Deadline::at(0));
-    if (now.status().code() == StatusCode::kCancelled) return now.status();
-    const Result<UniqueFd> knock = connect_unix(peer.socket, Deadline::at(0));
-    if (knock.status().code() == StatusCode::kPeerLost) return knock.status();
+    const Status refusal = refusal_of(store, rank);
+    // This rank's own trouble may be why the peer gave up.
+    if (Status trouble = accept_trouble(!refusal.ok()); !trouble.ok()) return trouble;
+    if (!refusal.ok()) return refusal;
+    const Status knock = connect_unix(peer.socket, Deadline::at(0)).status();
+    if (knock.code() == StatusCode::kPeerLost) return knock;
     if (deadline.passed(now_ns())) return Status::timed_out("Timed out waiting for its connection");
   }
 }
@@ -269,6 +282,19 @@ ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline)
     peer_added_.wait_for(lock, left);
   }
   return &peers_.at(engine);  // stable: std::map, and peers are never removed
+}
+
+void MeshCore::note_accept_trouble(Status trouble) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (accept_trouble_.ok()) accept_trouble_since_ = now_ns();
+  accept_trouble_ = std::move(trouble);
+}
+
+// Not ok when it has lasted, or whatever its age.
+Status MeshCore::accept_trouble(bool at_once) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool lasts = now_ns() - accept_trouble_since_ > kTroubleLimit.count();
+  return at_once || lasts ? accept_trouble_ : Status();
 }
 
 Status MeshCore::add_peer(ConnectedPeer peer) {
@@ -314,9 +340,13 @@ void MeshCore::accept_all() {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
       // The connection stays in the queue, and epoll would report it without a pause.
-      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kAcceptRetry);
+      if (errno == EMFILE || errno == ENFILE) {
+        note_accept_trouble(Status::from_errno("accepting its connection", errno));
+        std::this_thread::sleep_for(kAcceptRetry);
+      }
       return;
     }
+    note_accept_trouble({});
     const int fd = socket.get();
     if (!watch(fd).ok()) continue;
     acceptors_.emplace(fd, ShmAcceptor(std::move(socket), Deadline::after(kHandshakeLimit)));
@@ -330,6 +360,7 @@ void MeshCore::on_acceptor(int fd) {
   // of the job times out in join() and says whom it misses, a stranger is not owed an answer.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   if (step.ok()) static_cast<void>(add_peer(std::move(*step.value())));
+  if (step.status().code() == StatusCode::kSystem) note_accept_trouble(step.status());
   acceptors_.erase(fd);
 }
 

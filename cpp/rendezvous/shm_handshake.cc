@@ -88,10 +88,22 @@ ConnectedPeer make_peer(EngineId engine, SharedMemory memory, const ShmGeometry&
   return peer;
 }
 
+Result<SocketMessage> await_welcome(int socket, Deadline deadline,
+                                    const std::function<Status()>& hope) {
+  while (true) {
+    const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
+    Result<SocketMessage> answer = receive_message(socket, sizeof(Welcome), turn);
+    const bool late = answer.status().code() == StatusCode::kTimedOut;
+    if (!late || deadline.passed(now_ns())) return answer;
+    if (Status status = hope(); !status.ok()) return status;
+  }
+}
+
 }  // namespace
 
 Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& peer,
-                                  const ShmGeometry& geometry, Deadline deadline) {
+                                  const ShmGeometry& geometry, Deadline deadline,
+                                  const std::function<Status()>& hope) {
   Result<UniqueFd> socket = connect_unix(peer.socket, deadline);
   if (!socket.ok()) return socket.status();
   const int fd = socket.value().get();
@@ -110,7 +122,7 @@ Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& pee
                     g_pull_word};
   const int fds[] = {memory.value().fd(), self.doorbell->fd()};
   if (Status sent = send_message(fd, bytes_of(hello), fds); !sent.ok()) return sent;
-  Result<SocketMessage> answer = receive_message(fd, sizeof(Welcome), deadline);
+  Result<SocketMessage> answer = await_welcome(fd, deadline, hope);
   if (!answer.ok()) return answer.status();
   Result<Welcome> welcome = parse<Welcome>(answer.value(), 1, "Welcome");
   if (!welcome.ok()) return welcome.status();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,9 +36,14 @@ struct LocalIdentity {
   const SharedMemory* doorbell = nullptr;
 };
 
-// Runs the connector's side; blocks until the deadline.
+// How often who waits for a peer looks whether it may still come.
+inline constexpr std::chrono::milliseconds kLookAgain{250};
+
+// Runs the connector's side; blocks until the deadline, or until `hope` says that the peer will not
+// answer.
 Result<ConnectedPeer> connect_shm(const LocalIdentity& self, const Endpoint& peer,
-                                  const ShmGeometry& geometry, Deadline deadline);
+                                  const ShmGeometry& geometry, Deadline deadline,
+                                  const std::function<Status()>& hope);
 
 // The acceptor's side, one message at a time, so that a silent stranger holds nobody up.
 class ShmAcceptor {

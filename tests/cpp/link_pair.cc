@@ -59,7 +59,7 @@ class ShmPair : public LinkPair {
     std::thread accepting([&] { right_.peer = accept_from(listener.value(), right_.identity); });
     Result<ConnectedPeer> connected =
         connect_shm(left_.identity, right_.identity.endpoint, ShmGeometry{},
-                    Deadline::after(std::chrono::seconds(5)));
+                    Deadline::after(std::chrono::seconds(5)), [] { return Status(); });
     accepting.join();
     CHECK_OK(connected);
     left_.peer = std::move(connected.value());

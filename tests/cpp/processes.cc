@@ -52,7 +52,9 @@ Status SharedStore::set(const std::string& key, const std::string& value) {
 
 Result<std::string> SharedStore::get(const std::string& key, Deadline deadline) {
   while (true) {
-    for (const Entry& entry : table_->entries) {
+    // The last value counts.
+    for (size_t i = std::min(table_->used.load(), kEntries); i > 0; --i) {
+      const Entry& entry = table_->entries[i - 1];
       if (entry.complete.load(std::memory_order_acquire) && key == entry.key) {
         return std::string(entry.value);
       }

@@ -153,8 +153,8 @@ class HostileAcceptor {
 
   bool talk(Input& input) {
     std::thread answering([&] { answer(input); });
-    const Result<ConnectedPeer> peer =
-        connect_shm(connector_.identity, acceptor_.identity.endpoint, kSmall, soon());
+    const Result<ConnectedPeer> peer = connect_shm(connector_.identity, acceptor_.identity.endpoint,
+                                                   kSmall, soon(), [] { return Status(); });
     answering.join();
     socket_.reset();
     if (peer.ok()) use(peer.value());

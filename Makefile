@@ -115,27 +115,27 @@ test-cpp: build
 test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
 
-# The trees of `cmake --preset asan` and `tsan`; the first one builds the module too.
+# The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation
+# from Python.
 .PHONY: sanitize sanitize-asan sanitize-tsan
 sanitize: sanitize-asan sanitize-tsan
 
-sanitize-asan: $(STAMPS)/requirements-run $(STAMPS)/requirements-build $(STAMPS)/torch
-	$(BIN)/cmake --preset asan -DFREESCALE_BUILD_TORCH=ON -DPython_EXECUTABLE=$(BIN)/python \
-	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/asan/python/freescale_pg
-	$(BIN)/cmake --build --preset asan --parallel $(JOBS)
-	$(BIN)/ctest --preset asan
-	cp python/freescale_pg/*.py build/asan/python/freescale_pg
-# Python is not instrumented, so the runtime has to come first; libstdc++ beside it, or the runtime
-# does not find the function that throws. Leaks are not looked for: Python and torch never free much
-# of what they hold.
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	PYTHONPATH=build/asan/python $(BIN)/python tests/python/sanitizer_smoke.py
+# Leaks are not looked for: Python and torch never free much of what they hold. Of modules without
+# instrumentation ThreadSanitizer cannot know how they synchronise.
+sanitize-asan: SMOKE_OPTIONS := ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+sanitize-tsan: SMOKE_OPTIONS := TSAN_OPTIONS=ignore_noninstrumented_modules=1
 
-sanitize-tsan: $(STAMPS)/requirements-build
-	$(BIN)/cmake --preset tsan
-	$(BIN)/cmake --build --preset tsan --parallel $(JOBS)
-	$(BIN)/ctest --preset tsan
+# Python is not instrumented, so the runtime has to come first; libstdc++ beside it, or the runtime
+# does not find the function that throws.
+sanitize-asan sanitize-tsan: sanitize-%: $(STAMPS)/requirements-run $(STAMPS)/requirements-build \
+  $(STAMPS)/torch
+	$(BIN)/cmake --preset $* -DFREESCALE_BUILD_TORCH=ON -DPython_EXECUTABLE=$(BIN)/python \
+	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/$*/python/freescale_pg
+	$(BIN)/cmake --build --preset $* --parallel $(JOBS)
+	$(BIN)/ctest --preset $*
+	cp python/freescale_pg/*.py build/$*/python/freescale_pg
+	LD_PRELOAD="$$($(CXX) -print-file-name=lib$*.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	$(SMOKE_OPTIONS) PYTHONPATH=build/$*/python $(BIN)/python tests/python/sanitizer_smoke.py
 
 # Each target for SECONDS, JOBS of them at once. With libFuzzer where there is a clang; else with a
 # driver of our own, which is not guided by coverage. What they find is kept in build/*/tests/fuzz.

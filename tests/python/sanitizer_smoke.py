@@ -1,4 +1,4 @@
-"""Every operation once on two ranks, for a module built with AddressSanitizer: `make sanitize`.
+"""Every operation once on two ranks, for a module built with a sanitizer: `make sanitize`.
 
 Not a test module: the sanitizer's runtime has to be in the process before Python itself, so this
 is a program that starts its ranks as further programs.
@@ -21,13 +21,18 @@ LIMIT = 300  # seconds, for both ranks
 COUNTS = (7, 300_000)
 
 
+# What the runtime has, and what an instrumented module refers to.
+SANITIZERS = [("__asan_init", b"__asan_report_load"), ("__tsan_init", b"__tsan_read")]
+
+
 def require_sanitizer() -> None:
     """An uninstrumented module would pass this program and prove nothing."""
     from freescale_pg import _C
 
-    assert hasattr(ctypes.CDLL(None), "__asan_init"), "no runtime of AddressSanitizer is loaded"
-    module = Path(_C.__file__).read_bytes()
-    assert b"__asan_report_load" in module, f"{_C.__file__} is not instrumented"
+    process, module = ctypes.CDLL(None), Path(_C.__file__).read_bytes()
+    found = [mark in module for start, mark in SANITIZERS if hasattr(process, start)]
+    assert found, "no runtime of AddressSanitizer or ThreadSanitizer is loaded"
+    assert all(found), f"{_C.__file__} is not instrumented"
 
 
 def values(rank: int, count: int) -> torch.Tensor:

@@ -13,6 +13,8 @@ from harness.launch import Launcher
 
 # Floats: inline, about the inline limit, and several chunks.
 COUNTS = [1, 1000, 1024, 200_000]
+# Compared as versions, not as texts.
+HAS_WORK_EXCEPTION = torch.__version__ >= "2.13"
 
 
 class Exchange:
@@ -148,7 +150,9 @@ def check_state_of_a_finished_work(rank: int, size: int) -> None:
         while not exchange.work.is_completed():
             pause.wait(0.001)
         assert exchange.work.is_success()
-        assert exchange.work.exception() is None
+        # torch 2.11 cannot hand what it returns to Python.
+        if HAS_WORK_EXCEPTION:
+            assert exchange.work.exception() is None
         assert exchange.work.get_future().done()
         exchange.finish()
 

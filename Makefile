@@ -124,7 +124,7 @@ sanitize-asan: $(STAMPS)/requirements-run $(STAMPS)/requirements-build $(STAMPS)
 	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/asan/python/freescale_pg
 	$(BIN)/cmake --build --preset asan --parallel $(JOBS)
 	$(BIN)/ctest --preset asan
-	cp python/freescale_pg/*.py build/asan/python/freescale_pg
+	cp -r python/freescale_pg/*.py python/freescale_pg/balance build/asan/python/freescale_pg
 # Python is not instrumented, so the runtime has to come first; libstdc++ beside it, or the runtime
 # does not find the function that throws. Leaks are not looked for: Python and torch never free much
 # of what they hold.

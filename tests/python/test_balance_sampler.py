@@ -155,6 +155,15 @@ def test_a_rank_with_duplicates_only_has_weight_zero() -> None:
     assert sorted(sampler.loss_weight(1) for sampler in ranks) == [0.0, 0.0, 0.0, 4.0]
 
 
+def test_duplicates_are_those_of_the_cheapest_sample() -> None:
+    ranks = samplers([4, 4, 4, 4, 9, 1, 5], 2, 2, shuffle=False)
+    last = [of_rank[1] for of_rank in passes(ranks)]
+    assert sorted(index for batch in last for index in batch) == [4, 5, 5, 6]
+    for sampler, batch in zip(ranks, last, strict=True):
+        real = batch[: sampler.real_samples(1)]
+        assert len(set(real)) == len(real)
+
+
 def test_samples_stay_in_the_order_of_the_epoch() -> None:
     """A batch sorted by length would be another input to whatever depends on the order."""
     for of_rank in passes(samplers(some_lengths(64), 8, 4, shuffle=False)):
@@ -304,6 +313,17 @@ def test_resume_takes_the_seed_of_the_state() -> None:
     assert list(second) == list(first)
 
 
+def test_resume_forgets_the_weights_of_another_seed() -> None:
+    lengths = some_lengths(90)
+    first, second = (samplers(lengths, 6, 3, counts="uneven", seed=seed) for seed in (5, 6))
+    for sampler in second:
+        list(sampler)
+        sampler.load_state_dict(first[0].state_dict())
+    for step in range(5):
+        expected = [sampler.loss_weight(step) for sampler in first]
+        assert [sampler.loss_weight(step) for sampler in second] == expected
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -411,6 +431,20 @@ def test_stateful_dataloader_resumes_after_an_epoch(workers: int) -> None:
         assert [batch.tolist() for batch in loader] == list(twin)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stateful_dataloader_repeats_an_epoch_that_nobody_changes(workers: int) -> None:
+    """Like a loop that was not interrupted and never calls ``set_epoch``."""
+    first, second, twin = (samplers(some_lengths(60), 4, 2)[1] for _ in range(3))
+    loader = stateful_loader(first, workers)
+    assert len(list(loader)) == 8
+    state = loader.state_dict()
+
+    loader = stateful_loader(second, workers)
+    loader.load_state_dict(state)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == list(twin)
+
+
 # --- What it says ---------------------------------------------------------------------------------
 
 
@@ -461,6 +495,13 @@ def test_a_sample_that_dominates_is_reported_once() -> None:
     assert "1.93 times the mean" in message
     for cure in ("Cap the length", "split the sample", "global batch larger"):
         assert cure in message
+
+
+def test_the_rest_of_an_epoch_is_not_reported() -> None:
+    """Whatever is left over may be one long sample: no setting helps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        passes(samplers([10] * 16 + [1000, 10, 10], 4, 2, shuffle=False))
 
 
 def test_nothing_is_reported_where_the_load_can_be_shared() -> None:

@@ -40,8 +40,8 @@ class Fingerprint:
     Attributes:
         samples: Number of lengths.
         total: Sum of the lengths that were looked at.
-        digest: Of the number and the values that were looked at, 16 hexadecimal digits. Columns of
-            equal values have equal digests, whatever their types.
+        digest: Of the values that were looked at, 16 hexadecimal digits. Columns of equal values
+            have equal digests, whatever their types.
     """
 
     samples: int
@@ -107,9 +107,8 @@ class LengthColumn:
 
     def fingerprint(self) -> Fingerprint:
         """Returns what changes when the lengths change."""
-        digest = hashlib.blake2b(str(len(self)).encode(), digest_size=8)
         values = self.gather(self.sample())
-        digest.update(values.astype("<f8").tobytes())
+        digest = hashlib.blake2b(values.astype("<f8").tobytes(), digest_size=8)
         return Fingerprint(len(self), float(values.sum()), digest.hexdigest())
 
     def _check(self) -> None:

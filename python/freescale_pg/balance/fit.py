@@ -58,7 +58,8 @@ def fit_cost(lengths: Sequence[npt.ArrayLike], seconds: npt.ArrayLike) -> CostFi
     before the first collective, or all of it with one rank. Some dozen steps are enough if their
     lengths differ. Steps that took unusually long (a first compilation, a busy machine) do no harm:
     the fit is by iteratively reweighted least squares, first with Huber's weights, then with
-    Tukey's bisquare, and with coefficients that are not negative.
+    Tukey's bisquare, and with coefficients that are not negative. Fit on one rank and broadcast the
+    result: all ranks must balance by the same costs.
 
     Args:
         lengths: Of the samples of each measured step: one array per step, or one number for steps

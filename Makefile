@@ -133,7 +133,7 @@ sanitize-asan sanitize-tsan: sanitize-%: $(STAMPS)/requirements-run $(STAMPS)/re
 	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/$*/python/freescale_pg
 	$(BIN)/cmake --build --preset $* --parallel $(JOBS)
 	$(BIN)/ctest --preset $*
-	cp python/freescale_pg/*.py build/$*/python/freescale_pg
+	cp -r python/freescale_pg/*.py python/freescale_pg/balance build/$*/python/freescale_pg
 	LD_PRELOAD="$$($(CXX) -print-file-name=lib$*.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	$(SMOKE_OPTIONS) PYTHONPATH=build/$*/python $(BIN)/python tests/python/sanitizer_smoke.py
 

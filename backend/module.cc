@@ -1,4 +1,4 @@
-// The Python module freescale_pg._C. The only file that knows pybind11.
+// The Python module freescale_pg._C. Only this file and bind_balance.cc know pybind11.
 
 #include <chrono>
 #include <thread>
@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/backend.h"
+#include "backend/bind_balance.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/options.h"
@@ -191,6 +192,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bind_statistics(module);
   bind_flight_recorder(module);
   bind_priority(module);
+  bind_balance(module);
   close_groups_at_exit();
 }
 

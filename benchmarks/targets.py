@@ -93,6 +93,15 @@ BULK_LOSS_AT_MOST = 0.10
 IDLE_CPU_SECONDS_AT_MOST = 0.2
 # import_time.py: what the entry point adds to ``import torch``.
 IMPORT_MS_AT_MOST = 5.0
+# balance.py: the heaviest rank's load over the least possible, for lognormal lengths; over the
+# mean, for lengths like those of known data sets.
+OVER_FLOOR_AT_MOST = 1.002
+DATA_SET_IMBALANCE_AT_MOST = 1.005
+# Time of a plan on one core, by ranks and samples per rank.
+PLAN_MS_AT_MOST = {(64, 128): 3.0, (256, 128): 12.0, (256, 1024): 80.0}
+# Any step of an epoch of 10^9 samples, and the memory that the sampler takes for it.
+BILLION_STEP_MS_AT_MOST = 5.0
+BILLION_MIB_AT_MOST = 100.0
 
 
 @dataclass(frozen=True)

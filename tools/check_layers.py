@@ -2,8 +2,8 @@
 
 C++: every ``#include`` below ``cpp/`` and ``backend/`` must lead to the same layer or a lower one,
 the files of one layer must not include each other in a circle, ``cpp/`` must not know torch, and
-``backend/module.cc`` alone may know pybind11. Python: the modules of ``freescale_pg`` must not
-import each other in a circle, and none may import the public package, which is above them all.
+the bindings in ``backend/`` alone may know pybind11. Python: the modules of ``freescale_pg`` must
+not import each other in a circle, and none may import the public package, which is above them all.
 
 Usage:
     python tools/check_layers.py [ROOT]
@@ -19,6 +19,7 @@ from pathlib import Path
 # From the lowest to the highest.
 CXX_LAYERS = (
     "cpp/base",
+    "cpp/balance",
     "cpp/device",
     "cpp/transport",
     "cpp/transport/shm",
@@ -37,7 +38,8 @@ PYBIND_HEADERS = (
     "torch/python.h",
     "torch/csrc/utils/pybind.h",
 )
-BINDING = "backend/module.cc"
+# The module itself, and parts of it that have nothing to do with c10d.
+BINDINGS = ("backend/module.cc", "backend/bind_balance.cc", "backend/bind_balance.h")
 
 PACKAGE = "freescale_pg"
 
@@ -80,8 +82,8 @@ def include_fault(include: Include) -> str | None:
     if include.target.startswith(TORCH_HEADERS) and layer != "backend":
         return f"includes {include.target}, but cpp/ is built without torch"
     if include.target.startswith(PYBIND_HEADERS):
-        only_there = f"includes {include.target}, which only {BINDING} may"
-        return None if include.source == BINDING else only_there
+        only_there = f"includes {include.target}, which only the bindings {BINDINGS} may"
+        return None if include.source in BINDINGS else only_there
     if include.target.startswith(TORCH_HEADERS):
         return None
     if not include.quoted:

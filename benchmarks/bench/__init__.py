@@ -4,5 +4,6 @@ The modules know nothing of one particular benchmark. From low to high: ``shared
 ``spin_barrier`` (bytes and rendezvous all ranks share), ``ranks`` and ``launch`` (processes),
 ``splits``, ``cells`` and ``contestants`` (what is called), ``interleave`` (how it is timed),
 ``results`` and ``table`` (what is kept and shown); ``exchange`` is one call that can be left in
-flight.
+flight. ``length_sets``, ``partitions`` and ``bounds`` belong to the balance
+benchmark.
 """

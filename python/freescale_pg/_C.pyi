@@ -5,6 +5,8 @@ The freescale backend of torch.distributed.
 
 from __future__ import annotations
 import datetime
+import numpy
+import numpy.typing
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
@@ -14,6 +16,9 @@ __all__: list[str] = [
     "OpStatistics",
     "Options",
     "flight_dump",
+    "permuted_indices",
+    "plan_balance",
+    "rebalance",
     "reset_statistics",
     "set_thread_priority",
     "statistics",
@@ -108,6 +113,41 @@ class OpStatistics:
 def flight_dump() -> str:
     """
     The recorded calls of this process as JSON (see freescale_pg.debug).
+    """
+
+def permuted_indices(
+    size: typing.SupportsInt | typing.SupportsIndex,
+    seed: typing.SupportsInt | typing.SupportsIndex,
+    epoch: typing.SupportsInt | typing.SupportsIndex,
+    first: typing.SupportsInt | typing.SupportsIndex,
+    count: typing.SupportsInt | typing.SupportsIndex,
+) -> numpy.typing.NDArray[numpy.int64]:
+    """
+    Elements first to first + count - 1 of a shuffled order of size elements.
+    """
+
+def plan_balance(
+    costs: numpy.typing.NDArray[numpy.int64],
+    world_size: typing.SupportsInt | typing.SupportsIndex,
+    equal_counts: bool,
+    tokens: numpy.typing.NDArray[numpy.int64] | None = None,
+    most_tokens: typing.SupportsInt | typing.SupportsIndex = 0,
+) -> tuple[numpy.typing.NDArray[numpy.int32], int]:
+    """
+    The rank of each sample of a global batch, and the least load that the heaviest rank can have.
+    """
+
+def rebalance(
+    costs: numpy.typing.NDArray[numpy.int64],
+    world_size: typing.SupportsInt | typing.SupportsIndex,
+    ranks: numpy.typing.NDArray[numpy.int32],
+    target: typing.SupportsInt | typing.SupportsIndex,
+    equal_counts: bool,
+    tokens: numpy.typing.NDArray[numpy.int64] | None = None,
+    most_tokens: typing.SupportsInt | typing.SupportsIndex = 0,
+) -> numpy.typing.NDArray[numpy.int32]:
+    """
+    The new rank of each sample after moving few of them, so that no rank bears more than target.
     """
 
 def reset_statistics() -> None:

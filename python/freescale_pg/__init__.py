@@ -12,19 +12,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from freescale_pg import debug, functional
+    from freescale_pg import balance, debug, functional
     from freescale_pg._priority import Priority, priority
+    from freescale_pg.balance.sampler import BalancedBatchSampler
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
     from freescale_pg.statistics import OpStats, Stats, reset_stats, stats
 
 __all__ = [
+    "BalancedBatchSampler",
     "OpStats",
     "Options",
     "Priority",
     "Stats",
     "all_gather_into_tensor",
     "all_to_all_single",
+    "balance",
     "debug",
     "functional",
     "priority",
@@ -32,9 +35,10 @@ __all__ = [
     "stats",
 ]
 
-_MODULES = ("debug", "functional")
+_MODULES = ("balance", "debug", "functional")
 # The module that defines each other name.
 _HOMES = {
+    "BalancedBatchSampler": "balance.sampler",
     "OpStats": "statistics",
     "Options": "options",
     "Priority": "_priority",

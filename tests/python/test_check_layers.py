@@ -84,12 +84,12 @@ def test_the_project_itself_passes() -> None:
         ),
         pytest.param(
             {"cpp/device/copy.h": "#include <Python.h>\n"},
-            "which only backend/module.cc may",
+            "which only the bindings ('backend/module.cc', ",
             id="python-in-cpp",
         ),
         pytest.param(
             {"backend/work.h": "#include <torch/extension.h>\n"},
-            "which only backend/module.cc may",
+            "which only the bindings ('backend/module.cc', ",
             id="pybind11-by-another-name",
         ),
         pytest.param(

@@ -1,0 +1,80 @@
+"""Do all ranks balance the same data in the same way?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+
+class RanksDisagreeError(ValueError):
+    """Ranks were given different data or settings; raised on all of them."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """What one rank tells the others."""
+
+    rank: int
+    facts: dict[str, object]
+    problem: str | None
+
+
+def check_agreement(
+    find_facts: Callable[[], Mapping[str, object]],
+    rank: int,
+    world_size: int,
+    group: dist.ProcessGroup | None,
+) -> None:
+    """Compares what the members of a group were given; collective.
+
+    Args:
+        find_facts: Returns what must be the same everywhere, by the name to use in a message. If it
+            raises a ValueError, all members learn of that.
+        rank: The sampler's rank, which must be another one on each of ``world_size`` members. In a
+            larger group, such as with model parallelism, every rank must come equally often.
+        world_size: The sampler's number of ranks.
+        group: Whose members to compare; None: the default group.
+
+    Raises:
+        RanksDisagreeError: On every member, if any two differ, or one has a problem.
+    """
+    members = _gather(_describe(find_facts, rank), group)
+    problems = {member: each.problem for member, each in enumerate(members) if each.problem}
+    if problems:
+        raise RanksDisagreeError(
+            "; ".join(f"rank {member}: {problem}" for member, problem in problems.items())
+        )
+    complaints = []
+    for name, value in members[0].facts.items():
+        values = [member.facts.get(name) for member in members]
+        if any(other != value for other in values):
+            complaints.append(f"{name}: {_by_value(values)}")
+    ranks = [member.rank for member in members]
+    if not complaints and sorted(ranks) != sorted(r % world_size for r in range(len(ranks))):
+        complaints.append(f"rank: given as {ranks}, of {world_size}")
+    if complaints:
+        raise RanksDisagreeError("the ranks' samplers differ in " + "; ".join(complaints))
+
+
+def _describe(find_facts: Callable[[], Mapping[str, object]], rank: int) -> _Member:
+    try:
+        return _Member(rank, dict(find_facts()), None)
+    except ValueError as error:
+        return _Member(rank, {}, str(error))
+
+
+def _gather(own: _Member, group: dist.ProcessGroup | None) -> list[_Member]:
+    gathered: list[_Member | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, own, group=group)
+    return [member for member in gathered if member is not None]
+
+
+def _by_value(values: list[object]) -> str:
+    """For example ``7 on ranks 0, 2 and 8 on rank 1``."""
+    holders: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(str(value), []).append(str(rank))
+    return " and ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+        for value, ranks in holders.items()
+    )

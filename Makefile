@@ -1,7 +1,7 @@
 # `make train` trains a recommender on two processes; `make test` checks everything. Both set up what
 # they need on the first run and re-install nothing on the next.
 #
-#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [ARGS="..."]
+#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [ARGS="..."]
 #   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
@@ -24,6 +24,7 @@ NPROC ?= 2
 BACKEND ?= freescale
 DATA ?=
 EPOCHS ?=
+BALANCE ?= 1
 ARGS ?=
 PYTEST_ARGS ?=
 SECONDS ?= 60
@@ -101,7 +102,8 @@ train: build $(STAMPS)/requirements-run
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
 	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
 	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
-	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) $(ARGS)
+	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
+	  $(if $(filter 0,$(BALANCE)),--no-balance) $(ARGS)
 
 .PHONY: test
 test: test-cpp test-python

@@ -3,14 +3,14 @@
 The global batches depend on the seed alone, so that any number of ranks trains the same model.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+import freescale_pg as fs
+from freescale_pg.balance import EpochBalance, GlobalBatch, Quadratic
 from seqrec.dataset import Example
 
 
@@ -24,77 +24,101 @@ class PackedBatch:
             ``[sequences]`` to evaluate.
         lengths: Number of inputs of each sequence, never rising.
         examples: The sequences in packed order.
-        global_targets: Number of targets of the whole global batch, over all ranks.
+        counts: False for a rank that has no part in the batch: its sequence only keeps it in step
+            with the others, and must have no influence.
+        global_examples: Number of sequences of the whole global batch, over all ranks.
+        global_targets: Number of targets of the whole global batch.
     """
 
     items: Tensor
     targets: Tensor
     lengths: list[int]
     examples: list[Example]
+    counts: bool
+    global_examples: int
     global_targets: int
 
 
-def batch_count(examples: int, batch_size: int) -> int:
-    """Returns how many batches ``global_batches`` makes."""
-    return max(1, examples // batch_size)
-
-
-def global_batches(
-    examples: Sequence[Example], batch_size: int, generator: torch.Generator | None = None
-) -> list[list[Example]]:
-    """Cuts the examples into batches whose sizes differ by one at most.
-
-    None is smaller than asked for: no small rest is left at the end, so that every rank gets a
-    sequence of every batch.
+def share_of(plan: GlobalBatch, rank: int, *, balance: bool) -> list[int]:
+    """Returns which examples of a global batch are a rank's, in ascending order of turn.
 
     Args:
-        examples: What to cut; at least one.
-        batch_size: Smallest number of examples in a batch; with fewer examples in all there is one
-            batch.
-        generator: Shuffles; None keeps the order.
+        plan: Of the global batch.
+        rank: Whose share.
+        balance: As planned; else dealt out in turn, as DistributedSampler does.
     """
-    shuffled = list(examples)
-    if generator is not None:
-        order = torch.randperm(len(examples), generator=generator)
-        shuffled = [examples[i] for i in order.tolist()]
-    count = batch_count(len(shuffled), batch_size)
-    bounds = [len(shuffled) * i // count for i in range(count + 1)]
-    return [shuffled[start:end] for start, end in pairwise(bounds)]
+    if balance:
+        return plan.samples_of(rank)[: plan.real_samples_of(rank)]
+    in_turn: list[int] = plan.indices[rank : plan.real : plan.world_size].tolist()
+    return in_turn
 
 
-def deal(batch: Sequence[Example], world_size: int) -> list[list[Example]]:
-    """Gives every rank about the same number of tokens: longest first, each to the lightest rank.
+class Batches:
+    """One rank's share of all global batches, the same number on every rank.
 
-    Returns:
-        One list per rank, longest first; none is empty if there are at least ``world_size``
-        examples.
+    Args:
+        examples: At least one for each rank; the same on every rank.
+        batch_size: Examples in a global batch; rounded up to a multiple of the number of ranks.
+        rank: This rank.
+        world_size: Number of ranks.
+        seed: Of the order; None: the order of the examples.
+        dim: Width of the model, which says how much longer sequences cost more.
+        balance: Whether ranks get shares that cost alike; else examples are dealt out in turn.
+        check_ranks: Compare what the ranks were given before the first batch; collective.
     """
-    shares: list[list[Example]] = [[] for _ in range(world_size)]
-    # An example has at least one input, so a rank that has an example is never the lightest while
-    # another has none.
-    lightest = [(0, rank) for rank in range(world_size)]
-    for example in sorted(batch, key=lambda example: -len(example.items)):
-        load, rank = heapq.heappop(lightest)
-        shares[rank].append(example)
-        heapq.heappush(lightest, (load + len(example.items), rank))
-    return shares
 
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        batch_size: int,
+        *,
+        rank: int,
+        world_size: int,
+        seed: int | None,
+        dim: int,
+        balance: bool = True,
+        check_ranks: bool = True,
+    ) -> None:
+        self._examples = examples
+        self._rank = rank
+        self._balance = balance
+        self._sampler = fs.BalancedBatchSampler(
+            [len(example.items) for example in examples],
+            -(-batch_size // world_size),
+            num_replicas=world_size,
+            rank=rank,
+            shuffle=seed is not None,
+            seed=seed or 0,
+            # By multiplications, 12·dim² for a token and 2·dim for a pair of tokens in each block.
+            cost_model=Quadratic(1, 1 / (6 * dim)),
+            check_ranks=check_ranks,
+        )
 
-def pack(share: Sequence[Example], global_targets: int) -> PackedBatch:
-    """Packs one rank's share, which must be ordered longest first."""
-    return PackedBatch(
-        items=torch.cat([example.items for example in share]),
-        targets=torch.cat([example.targets for example in share]),
-        lengths=[len(example.items) for example in share],
-        examples=list(share),
-        global_targets=global_targets,
-    )
+    def __len__(self) -> int:
+        """Returns the number of global batches in an epoch."""
+        return len(self._sampler)
 
+    def epoch(self, number: int) -> Iterator[PackedBatch]:
+        """Yields this rank's share of each global batch."""
+        self._sampler.set_epoch(number)
+        for step, _ in enumerate(self._sampler):
+            plan = self._sampler.plan(step)
+            yield self._pack(plan, share_of(plan, self._rank, balance=self._balance))
 
-def rank_batches(
-    batches: Sequence[Sequence[Example]], rank: int, world_size: int
-) -> Iterator[PackedBatch]:
-    """Yields this rank's share of each global batch."""
-    for batch in batches:
-        global_targets = sum(len(example.targets) for example in batch)
-        yield pack(deal(batch, world_size)[rank], global_targets)
+    def imbalance(self) -> EpochBalance:
+        """Returns how unequal the ranks' shares of the last epoch are, balanced and not."""
+        return self._sampler.stats()
+
+    def _pack(self, plan: GlobalBatch, share: Sequence[int]) -> PackedBatch:
+        own = [self._examples[i] for i in share or plan.indices[:1].tolist()]
+        own.sort(key=lambda example: -len(example.items))
+        everyones = [self._examples[i] for i in plan.indices[: plan.real].tolist()]
+        return PackedBatch(
+            items=torch.cat([example.items for example in own]),
+            targets=torch.cat([example.targets for example in own]),
+            lengths=[len(example.items) for example in own],
+            examples=own,
+            counts=bool(share),
+            global_examples=plan.real,
+            global_targets=sum(len(example.targets) for example in everyones),
+        )

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from seqrec.batches import PackedBatch, global_batches, rank_batches
+from seqrec.batches import Batches, PackedBatch
 from seqrec.dataset import Example
 from seqrec.model import PackedLayout, SequenceModel
 from seqrec.sharded_embedding import ShardedEmbedding
@@ -106,9 +106,19 @@ def evaluate_model(
         batch_size: Users over all ranks whose hidden states are computed at a time.
     """
     model.eval()
-    cut = global_batches(examples, batch_size)
-    batches = list(rank_batches(cut, dist.get_rank(), dist.get_world_size()))
-    predictions = torch.cat([_predict(model, table, batch) for batch in batches])
+    order = Batches(
+        examples,
+        batch_size,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        seed=None,
+        dim=table.dim,
+        check_ranks=False,
+    )
+    # All take part in the look-ups, also who has nothing to evaluate in a batch.
+    answers = [(batch, _predict(model, table, batch)) for batch in order.epoch(0)]
+    batches = [batch for batch, _ in answers if batch.counts]
+    predictions = torch.cat([predicted for batch, predicted in answers if batch.counts])
     targets = torch.cat([batch.targets for batch in batches])
     seen = [example.seen for batch in batches for example in batch.examples]
     counter = RankCounter((predictions * table(targets)).sum(1), targets, seen)

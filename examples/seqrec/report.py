@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from freescale_pg.balance import EpochBalance
 from seqrec.evaluate import Metrics
 from seqrec.exchange import BlockedTime
 from seqrec.train import EpochResult
@@ -95,6 +96,14 @@ class Reporter:
                 f"{1e3 * row.seconds / max(1, row.calls):.3f}",
             )
         self._console.print(table)
+
+    def imbalance(self, loads: EpochBalance, *, balanced: bool) -> None:
+        """Prints how unequal the ranks' shares of the last epoch were."""
+        dealt, even = ("", " (as here)") if balanced else (" (as here)", "")
+        self.line(
+            f"load of the heaviest rank over the mean: {loads.before:.3f} with users dealt out in "
+            f"turn{dealt}, {loads.after:.3f} balanced{even}, {loads.floor:.3f} at least"
+        )
 
     def result(self, **values: str | int | float) -> None:
         """Prints the one line that scripts read."""

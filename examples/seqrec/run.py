@@ -45,6 +45,7 @@ def run(settings: Settings) -> None:
             exchange.reset()
             history = _train(settings, trainer, data, reporter)
             reporter.blocked(exchange.blocked(), exchange.caption)
+            reporter.imbalance(trainer.imbalance(), balanced=settings.balance)
             _conclude(settings, trainer, data, reporter, history)
 
 
@@ -110,6 +111,7 @@ def _conclude(
         pop_hr10=popularity.hit_rate,
         samples_per_s=history.samples_per_second,
         loss=history.epochs[-1].loss,
+        imbalance=trainer.imbalance().after if settings.balance else trainer.imbalance().before,
         backend=settings.backend,
         world_size=dist.get_world_size(),
         data=data.name,

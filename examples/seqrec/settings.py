@@ -20,6 +20,7 @@ class Settings:
     epochs: int
     max_steps: int | None
     batch_size: int
+    balance: bool
     max_length: int
     dim: int
     layers: int
@@ -64,12 +65,23 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--cache", type=Path, default=_CACHE, help="folder that keeps downloads")
     add("--seed", type=int, default=0, help="seed of weights, batches, negatives and dropout")
     add("--epochs", type=_count, default=30, help="passes over the users")
+    add(
+        "--balance",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="give ranks shares of a batch that cost alike; else deal users out in turn",
+    )
     add("--max-steps", type=_count, default=None, help="stop training after this many steps")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--batch-size", type=_count, default=32, help="users per step, over all ranks")
+    add(
+        "--batch-size",
+        type=_count,
+        default=32,
+        help="users per step, over all ranks; rounded up to a multiple of their number",
+    )
     add("--max-length", type=_count, default=100, help="newest items of a user that are used")
     add("--dim", type=_count, default=64, help="length of an item vector")
     add("--layers", type=_count, default=2, help="attention blocks")

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from seqrec.batches import PackedBatch, batch_count, global_batches, rank_batches
+from freescale_pg.balance import EpochBalance
+from seqrec.batches import Batches, PackedBatch
 from seqrec.dataset import Example, SequenceData
 from seqrec.evaluate import Metrics, evaluate_model
 from seqrec.exchange import Exchange
@@ -60,12 +61,20 @@ class Trainer:
             DataError: There are fewer users, or users per step, than ranks.
         """
         self._world_size = dist.get_world_size()
-        fewest = min(settings.batch_size, len(data.histories))
-        if fewest < self._world_size:
-            raise DataError(f"{self._world_size} ranks cannot share a batch of {fewest} users")
+        users = len(data.histories)
+        if users < self._world_size:
+            raise DataError(f"{self._world_size} ranks cannot share {users} users")
         self._settings = settings
         self._num_items = data.num_items
-        self._examples = data.training(settings.max_length)
+        self._batches = Batches(
+            data.training(settings.max_length),
+            settings.batch_size,
+            rank=dist.get_rank(),
+            world_size=self._world_size,
+            seed=self._seed(1),
+            dim=settings.dim,
+            balance=settings.balance,
+        )
         self._steps_done = 0
         torch.manual_seed(settings.seed)
         self.model = SequenceModel(
@@ -83,8 +92,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Number of steps of the whole training."""
-        per_epoch = batch_count(len(self._examples), self._settings.batch_size)
-        steps = self._settings.epochs * per_epoch
+        steps = self._settings.epochs * len(self._batches)
         limit = self._settings.max_steps
         return steps if limit is None else min(steps, limit)
 
@@ -101,15 +109,11 @@ class Trainer:
             on_step: Called after each step.
         """
         start = time.perf_counter()
-        generator = torch.Generator().manual_seed(self._seed(1, number))
-        cut = global_batches(self._examples, self._settings.batch_size, generator)
         total, samples, tokens = torch.zeros((), dtype=torch.float64), 0, 0
-        for whole, share in zip(
-            cut, rank_batches(cut, dist.get_rank(), self._world_size), strict=True
-        ):
-            total += self._step(share)
-            samples += len(whole)
-            tokens += share.global_targets
+        for batch in self._batches.epoch(number):
+            total += self._step(batch)
+            samples += batch.global_examples
+            tokens += batch.global_targets
             on_step()
             if self.finished:
                 break
@@ -119,6 +123,10 @@ class Trainer:
     def evaluate(self, examples: list[Example]) -> Metrics:
         """Evaluates the present state; collective."""
         return evaluate_model(self.model, self.table, examples, 2 * self._settings.batch_size)
+
+    def imbalance(self) -> EpochBalance:
+        """Returns how unequal the ranks' shares of the last epoch are, balanced and not."""
+        return self._batches.imbalance()
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns a copy of the weights that this rank holds."""
@@ -131,7 +139,7 @@ class Trainer:
 
     def _step(self, batch: PackedBatch) -> Tensor:
         """Takes one step; returns this rank's sum of losses before the step."""
-        loss_sum = self._loss_sum(batch)
+        loss_sum = self._loss_sum(batch) * batch.counts
         # DDP and the table average gradients over ranks: W * sum_r / N makes that the mean over all
         # N targets.
         loss = loss_sum * (self._world_size / batch.global_targets)

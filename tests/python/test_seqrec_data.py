@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqrec.batches import deal, global_batches, rank_batches
-from seqrec.dataset import SequenceData, from_interactions
+from seqrec.batches import Batches, PackedBatch
+from seqrec.dataset import Example, SequenceData, from_interactions
 from seqrec.interactions import DataError, Interaction, read_interactions
 from seqrec.synthetic import SyntheticSpec, generate
 
@@ -148,32 +148,86 @@ def test_synthetic_next_item_can_be_learned() -> None:
     assert best_four / total > 0.35
 
 
-@pytest.mark.parametrize(("users", "batch_size", "sizes"), [(10, 3, [3, 3, 4]), (2, 5, [2])])
-def test_batches_cover_every_user_once(users: int, batch_size: int, sizes: list[int]) -> None:
-    data = SequenceData("test", [torch.arange(4 + user) for user in range(users)], num_items=40)
-    examples = data.training(max_length=50)
-    batches = global_batches(examples, batch_size, torch.Generator().manual_seed(1))
-    assert [len(batch) for batch in batches] == sizes
-    assert sorted(example.user for batch in batches for example in batch) == list(range(users))
-    assert [example.user for batch in batches for example in batch] != list(range(users))
+def examples_of(*lengths: int) -> list[Example]:
+    histories = [torch.arange(length + 3) for length in lengths]
+    return SequenceData("test", histories, num_items=max(lengths) + 3).training(max(lengths))
 
 
-def test_a_long_sequence_counts_for_many_short_ones() -> None:
-    data = SequenceData("test", [torch.arange(length + 3) for length in (10, 60, 20, 30)], 70)
-    shares = deal(data.training(max_length=60), world_size=2)
-    assert [[len(example.items) for example in share] for share in shares] == [[60], [30, 20, 10]]
+def batches_of(
+    examples: list[Example], batch_size: int, world_size: int, **options: bool
+) -> list[list[PackedBatch]]:
+    """Every rank's share of every global batch of an epoch: by step, then by rank."""
+    order = [
+        Batches(
+            examples,
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=1,
+            dim=8,
+            check_ranks=False,
+            **options,
+        )
+        for rank in range(world_size)
+    ]
+    assert len({len(batches) for batches in order}) == 1
+    return [list(step) for step in zip(*(batches.epoch(2) for batches in order), strict=True)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_ranks_share_a_batch_evenly(world_size: int) -> None:
-    lengths = torch.randint(4, 60, (20,), generator=torch.Generator().manual_seed(2)).tolist()
-    data = SequenceData("test", [torch.arange(length) for length in lengths], num_items=60)
-    examples = data.training(max_length=60)
-    shares = deal(examples, world_size)
-    assert sorted(example.user for share in shares for example in share) == list(range(20))
-    loads = [sum(len(example.items) for example in share) for share in shares]
-    assert max(loads) - min(loads) <= max(len(example.items) for example in examples)
-    packed = [next(rank_batches([examples], rank, world_size)) for rank in range(world_size)]
-    assert [len(batch.items) for batch in packed] == loads
-    assert {batch.global_targets for batch in packed} == {sum(loads)}
-    assert all(batch.lengths == sorted(batch.lengths, reverse=True) for batch in packed)
+def users_of(step: list[PackedBatch]) -> list[int]:
+    return [example.user for share in step if share.counts for example in share.examples]
+
+
+LENGTHS = torch.randint(4, 60, (21,), generator=torch.Generator().manual_seed(2)).tolist()
+
+
+@pytest.mark.parametrize("balance", [True, False])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_batches_cover_every_user_once(world_size: int, balance: bool) -> None:
+    steps = batches_of(examples_of(*LENGTHS), 12, world_size, balance=balance)
+    assert [len(users_of(step)) for step in steps] == [12, 9]
+    everyone = [user for step in steps for user in users_of(step)]
+    assert sorted(everyone) == list(range(21))
+    assert everyone != list(range(21))
+    for step in steps:
+        assert {share.global_examples for share in step} == {len(users_of(step))}
+        tokens = sum(len(share.targets) for share in step if share.counts)
+        assert {share.global_targets for share in step} == {tokens}
+        for share in step:
+            assert share.lengths == sorted(share.lengths, reverse=True)
+            assert len(share.items) == sum(share.lengths)
+
+
+@pytest.mark.parametrize("balance", [True, False])
+def test_global_batches_do_not_depend_on_ranks_or_balance(balance: bool) -> None:
+    examples = examples_of(*LENGTHS)
+    alone = [sorted(users_of(step)) for step in batches_of(examples, 6, 1)]
+    for world_size in (2, 3):
+        steps = batches_of(examples, 6, world_size, balance=balance)
+        assert [sorted(users_of(step)) for step in steps] == alone
+
+
+def test_a_batch_grows_to_a_multiple_of_the_ranks() -> None:
+    assert [len(users_of(step)) for step in batches_of(examples_of(*LENGTHS), 7, 4)] == [8, 8, 5]
+
+
+def test_a_rank_without_a_part_in_the_rest_keeps_in_step() -> None:
+    rest = batches_of(examples_of(*range(5, 14)), 4, 4)[-1]
+    assert len(users_of(rest)) == 1
+    assert sorted(share.counts for share in rest) == [False, False, False, True]
+    assert all(len(share.examples) == 1 for share in rest)
+
+
+def test_balanced_shares_cost_alike() -> None:
+    (step,) = batches_of(examples_of(100, 20, 90, 10, 60, 50, 55, 65), 8, 2)
+    costs = [sum(length + length**2 / (6 * 8) for length in share.lengths) for share in step]
+    assert max(costs) / min(costs) < 1.05
+
+
+def test_imbalance_is_of_the_last_epoch() -> None:
+    batches = Batches(
+        examples_of(100, 20, 90, 10), 4, rank=0, world_size=2, seed=None, dim=8, check_ranks=False
+    )
+    list(batches.epoch(0))
+    loads = batches.imbalance()
+    assert loads.before > 1.5 > 1.2 > loads.after

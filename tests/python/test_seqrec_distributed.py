@@ -171,15 +171,15 @@ def test_model_learns_what_popularity_cannot(launch: Launcher) -> None:
 
 
 def refuse(rank: int, world_size: int, backend: str) -> str:
-    settings = parse(["--batch-size=1"])
+    data = SequenceData("test", [torch.arange(9)], num_items=9)
     with pytest.raises(ValueError) as caught:
-        Trainer(settings, synthetic_data(SMALL), make_exchange(backend))
+        Trainer(parse([]), data, make_exchange(backend))
     return str(caught.value)
 
 
-def test_batch_smaller_than_the_world_is_refused(launch: Launcher) -> None:
+def test_fewer_users_than_ranks_are_refused(launch: Launcher) -> None:
     messages = launch(refuse, 2, "gloo", backend="gloo")
-    assert messages == ["2 ranks cannot share a batch of 1 users"] * 2
+    assert messages == ["2 ranks cannot share 1 users"] * 2
 
 
 def account(rank: int, world_size: int, backend: str) -> tuple[int, int, list[int]]:

@@ -66,6 +66,15 @@ def test_two_ranks_do_what_one_process_does(alone: dict[str, str], backend: str)
     assert ("URGENT" in output) == (backend == "freescale")
 
 
+def test_balance_changes_who_trains_on_what_and_not_the_training(alone: dict[str, str]) -> None:
+    result, output = train(2, *SHORT, "--no-balance")
+    assert float(result["loss"]) == pytest.approx(float(alone["loss"]), abs=1e-4)
+    found = re.search(r"mean: ([0-9.]+) with .* \(as here\), ([0-9.]+) balanced,", output)
+    assert found is not None, output
+    dealt, balanced = (float(word) for word in found.groups())
+    assert 1 <= balanced < dealt == pytest.approx(float(result["imbalance"]), abs=1e-3)
+
+
 def test_file_of_interactions(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     lines = [f"u{user},i{(user + step) % 9}" for user in range(8) for step in range(6)]

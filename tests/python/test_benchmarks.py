@@ -286,3 +286,15 @@ def test_idle_measures_the_wait() -> None:
     assert cells[:2] == ["gloo", "4 KiB"]
     assert float(cells[2]) >= 0.9
     assert float(cells[3]) < 0.9
+
+
+@pytest.mark.freescale_only
+def test_balanced_training_learns_the_same() -> None:
+    output = run_script(
+        "balanced_training.py", "--ranks=2", "--epochs=1", "--data=synthetic", "--max-steps=3"
+    )
+    dealt, balanced = (row.split("|") for row in output.splitlines()[2:4])
+    assert [dealt[1].strip(), balanced[1].strip()] == ["dealt in turn", "balanced"]
+    assert float(balanced[2]) < float(dealt[2])
+    apart = float(output.split("differ by ")[1].split()[0])
+    assert apart < 1e-5

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
+
+#include "cpp/balance/cost_order.h"
 
 namespace freescale {
 
@@ -35,10 +36,7 @@ void PeakReducer::reduce(int64_t target) {
 bool PeakReducer::relieve(int32_t heavy) {
   const auto lightest = std::min_element(loads_.begin(), loads_.end());
   if (exchange(heavy, static_cast<int32_t>(lightest - loads_.begin()))) return true;
-  std::vector<int32_t> by_load(loads_.size());
-  std::iota(by_load.begin(), by_load.end(), 0);
-  std::stable_sort(by_load.begin(), by_load.end(),
-                   [this](int32_t a, int32_t b) { return loads_[a] < loads_[b]; });
+  const std::vector<int32_t> by_load = ascending_order(loads_);
   return std::any_of(by_load.begin() + 1, by_load.end(),
                      [&](int32_t light) { return exchange(heavy, light); });
 }

@@ -172,7 +172,10 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
       message.bytes.resize(static_cast<size_t>(got));
       return message;
     }
-    if (got == 0) return Status::peer_lost("the other end closed the Unix socket");
+    // Reset: it closed before it had taken what was sent.
+    if (got == 0 || errno == ECONNRESET) {
+      return Status::peer_lost("the other end closed the Unix socket");
+    }
     if (errno == EAGAIN) {
       if (Status status = wait_readable(socket, deadline); !status.ok()) return status;
     } else if (errno != EINTR) {

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 
-from freescale_pg._priority import as_priority
+from freescale_pg._priority import Priority, as_priority
 from freescale_pg.operators import gather_rows, scatter_row_sums, with_priority
 
 if TYPE_CHECKING:
@@ -120,7 +120,10 @@ def _group_named(name: str) -> dist.ProcessGroup:
 
 
 def _number_of(priority: int | None) -> int | None:
-    return None if priority is None else int(as_priority(priority))
+    # A member as it is: torch 2.11's compiler cannot trace that one is made.
+    if priority is None or isinstance(priority, Priority):
+        return priority if priority is None else int(priority)
+    return int(as_priority(priority))
 
 
 def _check_has_rows(input: torch.Tensor, op: str) -> None:

@@ -131,11 +131,14 @@ def test_round_trips_of_uneven_shards(launch: Launcher, size: int) -> None:
     launch(check_round_trips, size)
 
 
+wrong_in_torch_2_11 = pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="torch 2.11 compiles it wrongly, for gloo as well"
+)
 COMPILED = [
     check_compiled_redistribution,
     check_view_of_a_waited_collective,
-    check_input_used_again,
-    check_function_with_a_group,
+    pytest.param(check_input_used_again, marks=wrong_in_torch_2_11),
+    pytest.param(check_function_with_a_group, marks=wrong_in_torch_2_11),
     check_no_work_is_left,
 ]
 

@@ -271,6 +271,24 @@ def test_batches_are_planned_ahead(launch: Launcher) -> None:
     assert sorted(joined(launch(check_ahead, 3))) == sorted(map(int, expected))
 
 
+def check_early_end(rank: int, size: int) -> None:
+    """All stop after the second batch, with the gather of the third begun."""
+    batches = [batch_of(numbers_of(rank, step, 8)) for step in range(5)]
+    balancer = OnlineBalancer(None, cost_of)
+    for step, balanced in enumerate(balancer.balance(batches)):
+        check_fields(balanced.batch)
+        if step == 1:
+            break
+    assert balancer.stats().batches == 2
+    together = torch.ones(1)
+    dist.all_reduce(together)
+    assert together.item() == size
+
+
+def test_all_may_stop_early(launch: Launcher) -> None:
+    launch(check_early_end, 3)
+
+
 def check_changing_structure(rank: int, size: int) -> None:
     """Rank 1 is over when the others come to know another structure."""
     balancer = OnlineBalancer(None, lambda batch: batch[0], counts="uneven")
@@ -388,6 +406,8 @@ def check_error(rank: int, size: int, case: str, messages: list[str]) -> None:
         balancer.apply(planned)
     for message in messages:
         assert message in str(caught.value)
+    if messages[0].startswith("rank 1: "):
+        assert (caught.value.__cause__ is not None) == (rank == 1)
     # All go on together.
     again = OnlineBalancer(None, lambda batch: batch["x"])
     x = torch.full((2,), float(rank))
@@ -422,7 +442,9 @@ def check_results(rank: int, size: int) -> None:
     balancer = OnlineBalancer(None, lambda batch: batch)
     (balanced,) = balancer.balance([torch.tensor([[9, 8], [1, 2]][rank])])
     assert balanced.samples_moved == 2
-    with pytest.raises(RanksDisagreeError, match=r"^rank 1: 3 results, but the batch has 2"):
+    with pytest.raises(
+        RanksDisagreeError, match=r"^rank 1: ValueError: 3 results, but the batch has 2"
+    ):
         balanced.send_back(torch.zeros(2 + rank))
     with pytest.raises(RanksDisagreeError, match=r"the ranks' results differ in results: tensor"):
         balanced.send_back(torch.zeros(2, 1 + rank))

@@ -52,7 +52,7 @@ def check_agreement(
 def raise_disagreement(
     subject: str,
     facts: Mapping[str, object] | None,
-    problem: str | None,
+    problem: Exception | None,
     group: dist.ProcessGroup | None,
 ) -> NoReturn:
     """Says on all members what they found to differ, or which has a problem; collective.
@@ -64,18 +64,19 @@ def raise_disagreement(
         group: Whose members to ask; None: the default group.
 
     Raises:
-        RanksDisagreeError: On every member.
+        RanksDisagreeError: On every member; where there was a problem, caused by it.
     """
-    members = _gather(_Member(dist.get_rank(group), dict(facts or {}), problem), group)
-    _raise_problems(members)
+    text = None if problem is None else f"{type(problem).__name__}: {problem}"
+    members = _gather(_Member(dist.get_rank(group), dict(facts or {}), text), group)
+    _raise_problems(members, cause=problem)
     asked = {rank: member.facts for rank, member in enumerate(members) if member.facts}
     raise RanksDisagreeError(f"{subject} differ in " + "; ".join(_differences(asked)))
 
 
-def _raise_problems(members: list[_Member]) -> None:
+def _raise_problems(members: list[_Member], cause: Exception | None = None) -> None:
     problems = [f"rank {rank}: {each.problem}" for rank, each in enumerate(members) if each.problem]
     if problems:
-        raise RanksDisagreeError("; ".join(problems))
+        raise RanksDisagreeError("; ".join(problems)) from cause
 
 
 def _differences(facts: Mapping[int, Mapping[str, object]]) -> list[str]:

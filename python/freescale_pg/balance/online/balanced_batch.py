@@ -106,8 +106,7 @@ class BalancedBatch:
         if not differ and not len(announced.of_state(State.PROBLEM)):
             return
         facts = None if parts is None else dict(describe(parts.structure, "results"))
-        reason = None if problem is None else str(problem)
-        raise_disagreement("the ranks' results", facts, reason, self._group)
+        raise_disagreement("the ranks' results", facts, problem, self._group)
 
 
 def _announce_results(parts: TakenApart | None) -> Announcement:

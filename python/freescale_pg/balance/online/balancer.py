@@ -1,5 +1,6 @@
 """Equal load for all ranks where lengths are known only when a batch arrives."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -191,23 +192,16 @@ class OnlineBalancer:
         Args:
             batch: Must not be changed before :meth:`apply`. None: this rank's stream is over.
         """
-        parts, costs, problem = None, np.empty(0), None
-        sizes = np.empty(0, dtype=np.int64)
+        own, parts, problem = self._over(), None, None
         if batch is not None:
             try:
-                parts = take_apart(batch)
-                costs = self._costs_of(batch, parts.samples)
-                sizes = sample_bytes(parts.columns, parts.samples).numpy()
+                own, parts = self._examine(batch)
                 self._structure = parts.structure
             # Whatever it is: the other ranks wait for this one.
             except Exception as error:
-                problem = error
-        state = State.OVER if batch is None else State.BATCH if problem is None else State.PROBLEM
-        structure = self._structure
-        known = 0 if structure is None or state == State.PROBLEM else digest(structure)
-        own = Announcement(state, known, self._settings_digest, costs, sizes)
+                own, problem = dataclasses.replace(self._over(), state=State.PROBLEM), error
         gathering = Gathering(own, self._capacity, self._group)
-        return PlannedBatch(batch, parts, structure, problem, gathering)
+        return PlannedBatch(batch, parts, self._structure, problem, gathering)
 
     def apply(self, planned: PlannedBatch) -> BalancedBatch | None:
         """Exchanges samples and returns this rank's new batch; collective.
@@ -261,6 +255,22 @@ class OnlineBalancer:
             floor=total.floor,
         )
 
+    def _over(self) -> Announcement:
+        known = 0 if self._structure is None else digest(self._structure)
+        nothing = np.empty(0, dtype=np.int64)
+        return Announcement(State.OVER, known, self._settings_digest, np.empty(0), nothing)
+
+    def _examine(self, batch: Any) -> tuple[Announcement, TakenApart]:
+        parts = take_apart(batch)
+        own = Announcement(
+            state=State.BATCH,
+            structure=digest(parts.structure),
+            settings=self._settings_digest,
+            costs=self._costs_of(batch, parts.samples),
+            sizes=sample_bytes(parts.columns, parts.samples).numpy(),
+        )
+        return own, parts
+
     def _costs_of(self, batch: Any, samples: int) -> npt.NDArray[np.float64]:
         if samples == 0:
             return np.empty(0)
@@ -293,9 +303,7 @@ class OnlineBalancer:
     def _agreed_structure(self, planned: PlannedBatch, announced: Announcements) -> Structure:
         """Returns the structure of all batches; all ranks decide alike, by what was announced."""
         if len(announced.of_state(State.PROBLEM)):
-            problem = planned.problem
-            reason = None if problem is None else f"{type(problem).__name__}: {problem}"
-            raise_disagreement("the ranks' batches", None, reason, self._group)
+            raise_disagreement("the ranks' batches", None, planned.problem, self._group)
         if len(np.unique(announced.settings)) > 1:
             raise_disagreement("the ranks' balancers", self._settings, None, self._group)
         holders = announced.of_state(State.BATCH)

@@ -1,5 +1,6 @@
 """The online balancer on several processes."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import balance_reference as reference
 import freescale_pg
@@ -252,7 +254,7 @@ def check_ahead(rank: int, size: int) -> list[int]:
     for epoch in range(2):
         first = 3 * epoch
         planned = [
-            balancer.plan_async(batch_of(numbers_of(rank, first + step, 16))) for step in range(3)
+            balancer.plan_async(batch_of(numbers_of(rank, first + step, 150))) for step in range(3)
         ]
         planned.append(balancer.plan_async(None))
         for handle in planned[:-1]:
@@ -267,8 +269,43 @@ def check_ahead(rank: int, size: int) -> list[int]:
 
 
 def test_batches_are_planned_ahead(launch: Launcher) -> None:
-    expected = [n for rank in range(3) for step in range(6) for n in numbers_of(rank, step, 16)]
+    expected = [n for rank in range(3) for step in range(6) for n in numbers_of(rank, step, 150)]
     assert sorted(joined(launch(check_ahead, 3))) == sorted(map(int, expected))
+
+
+def inputs_of(numbers: torch.Tensor) -> torch.Tensor:
+    return torch.stack([numbers.double().sin(), numbers.double().cos()], dim=1)
+
+
+def check_gradient(rank: int, size: int, counts: Any) -> None:
+    """DDP with weighted means against the gradient of each global batch."""
+    samples = [[6, 4, 3], [6], [2, 4]]
+    model = torch.nn.Linear(2, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.5, -2.0]]))
+    parallel = DistributedDataParallel(model)
+    alone = copy.deepcopy(model)
+    balancer = OnlineBalancer(None, lambda batch: lengths_of(batch), counts=counts)
+    stream = [numbers_of(rank, step, n) for step, n in enumerate(samples[rank])]
+    for step, balanced in enumerate(balancer.balance(stream)):
+        parallel.zero_grad()
+        losses = parallel(inputs_of(balanced.batch)).square().flatten()
+        (losses.sum() / max(len(losses), 1) * balanced.loss_weight).backward()
+        everything = [
+            numbers_of(other, step, of_rank[step])
+            for other, of_rank in enumerate(samples)
+            if step < len(of_rank)
+        ]
+        alone.zero_grad()
+        alone(inputs_of(torch.cat(everything))).square().mean().backward()
+        for ours, expected in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, expected.grad, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("counts", ["equal", "uneven"])
+def test_gradients_are_those_of_the_global_batch(launch: Launcher, counts: str) -> None:
+    """In the last two steps some ranks have no samples."""
+    launch(check_gradient, 3, counts)
 
 
 def check_early_end(rank: int, size: int) -> None:

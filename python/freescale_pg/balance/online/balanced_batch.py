@@ -39,7 +39,7 @@ class BalancedBatch:
         origin_places: Its place in that rank's batch; int64, shape ``[n]``.
         loss_weight: ``W·n_r/N`` for n_r of N samples on this one of W ranks: what this rank's mean
             loss must be multiplied by, so that the mean over ranks is that over all samples. 1 if
-            all have as many, 0 without samples.
+            all have as many; 0 without samples, whose mean must not be taken: it is NaN.
         samples_moved: On all ranks together.
     """
 

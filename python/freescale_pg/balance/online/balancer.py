@@ -22,9 +22,9 @@ from freescale_pg.balance.online.announcement import (
 )
 from freescale_pg.balance.online.assignment import Assignment, assign
 from freescale_pg.balance.online.balanced_batch import BalancedBatch
-from freescale_pg.balance.online.columns import Column, empty_column, sample_bytes
+from freescale_pg.balance.online.columns import empty_column, sample_bytes
 from freescale_pg.balance.online.exchange import exchange
-from freescale_pg.balance.online.routing import Routing
+from freescale_pg.balance.online.routing import Route, Routing
 from freescale_pg.balance.online.structure import (
     Structure,
     TakenApart,
@@ -133,7 +133,8 @@ class OnlineBalancer:
         >>> cost = Quadratic(1, 1 / 1024)
         >>> balancer = OnlineBalancer(None, lambda batch: cost(batch["lengths"].double().numpy()))
         >>> for balanced in balancer.balance(loader):
-        ...     loss = model(balanced.batch).mean() * balanced.loss_weight
+        ...     losses = model(balanced.batch)
+        ...     (losses.sum() / max(len(losses), 1) * balanced.loss_weight).backward()
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class OnlineBalancer:
     def plan_async(self, batch: Any | None) -> PlannedBatch:
         """Begins to tell the other ranks what the samples of a batch cost; collective.
 
-        Returns at once and never fails for what the batch holds: :meth:`apply` does, on all ranks.
+        Does not wait for them. What is wrong with the batch :meth:`apply` says, on all ranks.
 
         Args:
             batch: Must not be changed before :meth:`apply`. None: this rank's stream is over.
@@ -230,13 +231,15 @@ class OnlineBalancer:
             np.concatenate(announced.costs), announced.counts, self._tolerance, self._equal_counts
         )
         self._count(assignment, announced)
+        moved = len(assignment.moved)
         routing = Routing(assignment, announced.counts, self._group.rank())
+        route = routing.there() if moved else None
         return BalancedBatch(
-            batch=self._move(planned, structure, routing, announced, assignment),
+            batch=self._move(planned, structure, route, announced),
             origin_ranks=torch.from_numpy(routing.origin_ranks),
             origin_places=torch.from_numpy(routing.origin_places),
             loss_weight=_loss_weight(routing.new_counts, self._group.rank()),
-            samples_moved=len(assignment.moved),
+            samples_moved=moved,
             _routing=routing,
             _group=self._group,
         )
@@ -328,20 +331,20 @@ class OnlineBalancer:
         self,
         planned: PlannedBatch,
         structure: Structure,
-        routing: Routing,
+        route: Route | None,
         announced: Announcements,
-        assignment: Assignment,
     ) -> Any:
-        if planned.parts is not None and not len(assignment.moved):
+        """Returns the new batch; route: None where no sample moves on any rank."""
+        if route is None and planned.parts is not None:
             return planned.batch
         types = column_types(structure)
-        columns: list[Column] = (
+        columns = (
             [empty_column(type) for type in types]
             if planned.parts is None
             else planned.parts.columns
         )
-        if len(assignment.moved):
-            columns = exchange(columns, types, routing.there(), announced, self._group)
+        if route is not None:
+            columns = exchange(columns, types, route, announced, self._group)
         return put_together(structure, columns)
 
     def _count(self, assignment: Assignment, announced: Announcements) -> None:

@@ -102,6 +102,10 @@ PLAN_MS_AT_MOST = {(64, 128): 3.0, (256, 128): 12.0, (256, 1024): 80.0}
 # Any step of an epoch of 10^9 samples, and the memory that the sampler takes for it.
 BILLION_STEP_MS_AT_MOST = 5.0
 BILLION_MIB_AT_MOST = 100.0
+# online_balance.py: share of the samples that change rank, with 128 or more on each; the heaviest
+# rank's load over the least possible.
+ONLINE_MOVED_SHARE_AT_MOST = 0.05
+ONLINE_OVER_FLOOR_AT_MOST = 1.05
 
 
 @dataclass(frozen=True)

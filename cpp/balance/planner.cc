@@ -33,23 +33,35 @@ Status check_amounts(const char* what, std::span<const int64_t> amounts) {
   return {};
 }
 
-Status check(const GlobalBatch& batch) {
+std::string sizes_of(const GlobalBatch& batch) {
+  return std::to_string(batch.costs.size()) + " samples on " + std::to_string(batch.world_size) +
+         " ranks";
+}
+
+// Whether the samples can be dealt out at all.
+Status check_shares(const GlobalBatch& batch) {
   const size_t samples = batch.costs.size();
-  const std::string sizes =
-      std::to_string(samples) + " samples on " + std::to_string(batch.world_size) + " ranks";
   if (batch.world_size < 1 || samples < static_cast<size_t>(batch.world_size)) {
-    return Status::invalid_argument(sizes + ": every rank needs a sample");
-  }
-  if (samples > std::numeric_limits<int32_t>::max()) {
-    return Status::invalid_argument(sizes + ": too many for one batch");
+    return Status::invalid_argument(sizes_of(batch) + ": every rank needs a sample");
   }
   if (batch.counts == SampleCounts::kEqual && samples % batch.world_size != 0) {
-    return Status::invalid_argument(sizes + " cannot be equally many on each");
+    return Status::invalid_argument(sizes_of(batch) + " cannot be equally many on each");
+  }
+  return {};
+}
+
+Status check(const GlobalBatch& batch) {
+  const size_t samples = batch.costs.size();
+  if (batch.world_size < 1) {
+    return Status::invalid_argument(sizes_of(batch) + ": there must be one or more");
+  }
+  if (samples > std::numeric_limits<int32_t>::max()) {
+    return Status::invalid_argument(sizes_of(batch) + ": too many for one batch");
   }
   if (Status status = check_amounts("cost", batch.costs); !status.ok()) return status;
   if (batch.tokens.empty()) return {};
   if (batch.tokens.size() != samples) {
-    return Status::invalid_argument(sizes + ", but tokens of " +
+    return Status::invalid_argument(sizes_of(batch) + ", but tokens of " +
                                     std::to_string(batch.tokens.size()));
   }
   return check_amounts("token count", batch.tokens);
@@ -107,6 +119,7 @@ Status fit_tokens(const GlobalBatch& batch, std::span<int32_t> ranks) {
 }  // namespace
 
 Result<BalancePlan> plan_balance(const GlobalBatch& batch) {
+  if (Status status = check_shares(batch); !status.ok()) return status;
   if (Status status = check(batch); !status.ok()) return status;
   const std::vector<int32_t> order = ascending_order(batch.costs);
   const int64_t most = batch.counts == SampleCounts::kEqual ? samples_per_rank(batch)

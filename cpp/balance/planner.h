@@ -43,8 +43,9 @@ struct BalancePlan {
 Result<BalancePlan> plan_balance(const GlobalBatch& batch);
 
 // Corrects an assignment, moving few samples, until no rank bears more than `target` or exchanges
-// between two ranks help no more; with kEqual the numbers of samples stay as they are. `ranks` must
-// satisfy `most_tokens`. Returns the new rank of each sample.
+// between two ranks help no more. With kEqual the numbers of samples stay as they are, which may be
+// any; with kUneven no rank gives its last one away. `ranks` must satisfy `most_tokens`. Returns
+// the new rank of each sample.
 Result<std::vector<int32_t>> rebalance(const GlobalBatch& batch, std::span<const int32_t> ranks,
                                        int64_t target);
 

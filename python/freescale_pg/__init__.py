@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from freescale_pg import balance, debug, functional
     from freescale_pg._priority import Priority, priority
+    from freescale_pg.balance.online.balancer import OnlineBalancer
     from freescale_pg.balance.sampler import BalancedBatchSampler
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BalancedBatchSampler",
+    "OnlineBalancer",
     "OpStats",
     "Options",
     "Priority",
@@ -39,6 +41,7 @@ _MODULES = ("balance", "debug", "functional")
 # The module that defines each other name.
 _HOMES = {
     "BalancedBatchSampler": "balance.sampler",
+    "OnlineBalancer": "balance.online.balancer",
     "OpStats": "statistics",
     "Options": "options",
     "Priority": "_priority",

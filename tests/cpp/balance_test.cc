@@ -168,6 +168,22 @@ TEST(rebalance_leaves_alone_what_is_within_the_target) {
   CHECK_EQ(result.value(), ranks);
 }
 
+TEST(rebalance_takes_any_numbers_of_samples) {
+  const Amounts costs{9, 8, 1, 2};
+  const Ranks ranks{0, 0, 0, 2};  // three, none and one
+  const GlobalBatch kept{costs, 3, SampleCounts::kEqual, {}, 0};
+  const auto exchanged = rebalance(kept, ranks, 7);
+  CHECK_OK(exchanged);
+  CHECK_EQ(exchanged.value(), (Ranks{2, 0, 0, 0}));
+  const GlobalBatch free{costs, 3, SampleCounts::kUneven, {}, 0};
+  const auto given = rebalance(free, ranks, 7);
+  CHECK_OK(given);
+  CHECK_EQ(peak(costs, given.value(), 3), 9);
+  const auto nothing = rebalance(GlobalBatch{{}, 3, SampleCounts::kEqual, {}, 0}, {}, 0);
+  CHECK_OK(nothing);
+  CHECK_EQ(nothing.value().size(), size_t{0});
+}
+
 TEST(rebalance_keeps_tokens_within_the_limit) {
   const Amounts costs{9, 7, 1, 1};
   const Amounts tokens{1, 1, 1, 4};

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -39,21 +40,54 @@ def check_agreement(
         RanksDisagreeError: On every member, if any two differ, or one has a problem.
     """
     members = _gather(_describe(find_facts, rank), group)
-    problems = {member: each.problem for member, each in enumerate(members) if each.problem}
-    if problems:
-        raise RanksDisagreeError(
-            "; ".join(f"rank {member}: {problem}" for member, problem in problems.items())
-        )
-    complaints = []
-    for name, value in members[0].facts.items():
-        values = [member.facts.get(name) for member in members]
-        if any(other != value for other in values):
-            complaints.append(f"{name}: {_by_value(values)}")
+    _raise_problems(members)
+    complaints = _differences(dict(enumerate(member.facts for member in members)))
     ranks = [member.rank for member in members]
     if not complaints and sorted(ranks) != sorted(r % world_size for r in range(len(ranks))):
         complaints.append(f"rank: given as {ranks}, of {world_size}")
     if complaints:
         raise RanksDisagreeError("the ranks' samplers differ in " + "; ".join(complaints))
+
+
+def raise_disagreement(
+    subject: str,
+    facts: Mapping[str, object] | None,
+    problem: Exception | None,
+    group: dist.ProcessGroup | None,
+) -> NoReturn:
+    """Says on all members what they found to differ, or which has a problem; collective.
+
+    Args:
+        subject: What differs, for the message: "the ranks' batches".
+        facts: What was to be the same, by name; None: nothing on this rank.
+        problem: What this rank can't go on for; None: nothing.
+        group: Whose members to ask; None: the default group.
+
+    Raises:
+        RanksDisagreeError: On every member; where there was a problem, caused by it.
+    """
+    text = None if problem is None else f"{type(problem).__name__}: {problem}"
+    members = _gather(_Member(dist.get_rank(group), dict(facts or {}), text), group)
+    _raise_problems(members, cause=problem)
+    asked = {rank: member.facts for rank, member in enumerate(members) if member.facts}
+    raise RanksDisagreeError(f"{subject} differ in " + "; ".join(_differences(asked)))
+
+
+def _raise_problems(members: list[_Member], cause: Exception | None = None) -> None:
+    problems = [f"rank {rank}: {each.problem}" for rank, each in enumerate(members) if each.problem]
+    if problems:
+        raise RanksDisagreeError("; ".join(problems)) from cause
+
+
+def _differences(facts: Mapping[int, Mapping[str, object]]) -> list[str]:
+    """One line for each fact that is not the same on all ranks."""
+    names = dict.fromkeys(name for of_rank in facts.values() for name in of_rank)
+    lines = []
+    for name in names:
+        values = {rank: of_rank.get(name, "absent") for rank, of_rank in facts.items()}
+        if len(set(map(str, values.values()))) > 1:
+            lines.append(f"{name}: {_by_value(values)}")
+    return lines
 
 
 def _describe(find_facts: Callable[[], Mapping[str, object]], rank: int) -> _Member:
@@ -69,10 +103,10 @@ def _gather(own: _Member, group: dist.ProcessGroup | None) -> list[_Member]:
     return [member for member in gathered if member is not None]
 
 
-def _by_value(values: list[object]) -> str:
+def _by_value(values: Mapping[int, object]) -> str:
     """For example ``7 on ranks 0, 2 and 8 on rank 1``."""
     holders: dict[str, list[str]] = {}
-    for rank, value in enumerate(values):
+    for rank, value in values.items():
         holders.setdefault(str(value), []).append(str(rank))
     return " and ".join(
         f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"

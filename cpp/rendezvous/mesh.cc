@@ -57,6 +57,13 @@ Status refusal_of(KeyValueStore& store, int rank) {
   return status.code() == StatusCode::kCancelled ? status : Status();
 }
 
+// What a peer has said before it was gone tells more than that it is gone.
+Status why_unreachable(KeyValueStore& store, int peer, Status found) {
+  if (found.code() != StatusCode::kPeerLost) return found;
+  const Status refusal = refusal_of(store, peer);
+  return refusal.ok() ? found : refusal;
+}
+
 Status about_peer(int rank, int peer, const Status& why) {
   return {why.code(), "rank " + std::to_string(rank) + " could not connect to rank " +
                           std::to_string(peer) + ": " + why.message()};
@@ -233,7 +240,9 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
       continue;
     }
     Result<ConnectedPeer*> connected = reach(store, peer, endpoints.value()[peer], size, deadline);
-    if (!connected.ok()) return about_peer(rank, peer, connected.status());
+    if (!connected.ok()) {
+      return about_peer(rank, peer, why_unreachable(store, peer, connected.status()));
+    }
     membership.links.push_back(connected.value()->link);
     membership.reports.push_back({peer, "shm", connected.value()->probe});
   }

@@ -193,6 +193,28 @@ TEST(mesh_reports_a_rank_that_refuses) {
   }
 }
 
+// It says so, and its socket is gone by the time that others connect.
+TEST(mesh_believes_a_refusal_more_than_a_closed_socket) {
+  Endpoint endpoint;
+  endpoint.engine = {~uint64_t{0}, 0};  // the greater id: we connect
+  {
+    CHECK_OK(listen_unix(&endpoint.socket));
+  }
+  // As if the refusal had come between reading the endpoint and connecting.
+  class ChangesItsMind : public MemoryStore {
+   public:
+    Result<std::string> get(const std::string& key, Deadline deadline) override {
+      Result<std::string> value = MemoryStore::get(key, deadline);
+      if (key == "endpoint/1") CHECK_OK(set(key, Endpoint::encode_refusal("no memory")));
+      return value;
+    }
+  } store;
+  CHECK_OK(store.set("endpoint/1", endpoint.encode()));
+  const Result<Membership> joined = new_mesh()->join(store, 0, 2, soon());
+  CHECK_EQ(joined.status().code(), StatusCode::kCancelled);
+  expect_text(joined.status().message(), "it gave up: no memory");
+}
+
 // Who fails to join tells all others, so that they do not wait for it.
 TEST(mesh_passes_on_why_a_rank_failed) {
   MemoryStore store;

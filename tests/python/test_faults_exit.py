@@ -11,7 +11,8 @@ import pytest
 
 from harness.interpreters import Interpreters
 
-pytestmark = pytest.mark.freescale_only
+# Eight interpreters that import torch on a busy machine take their time.
+pytestmark = [pytest.mark.freescale_only, pytest.mark.timeout(300)]
 
 # What the last rank does; the others have two exchanges in flight with it, and exit.
 FAULTS = {

@@ -17,7 +17,6 @@ Both see the same global batches and begin with the same weights, so their losse
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -25,7 +24,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bench.launch import LaunchError, run_ranks
+from bench.launch import launch_or_exit
+from bench.ranks import started_as_rank
 from bench.table import markdown
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
@@ -118,13 +118,10 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, help="of each of the two; for trying it out")
     parser.add_argument("--data", default="ml-100k", help="as for examples/train_seqrec.py")
     options = parser.parse_args()
-    if "RANK" in os.environ:
+    if started_as_rank():
         run_as_rank(options)
-        return
-    try:
-        run_ranks(__file__, sys.argv[1:], options.ranks)
-    except LaunchError as error:
-        raise SystemExit(str(error)) from None
+    else:
+        launch_or_exit(__file__, sys.argv[1:], options.ranks)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 import torch.distributed as dist
 
 from bench.exchange import Exchange
-from bench.launch import LaunchError, run_ranks
+from bench.launch import launch_or_exit
 from bench.ranks import Ranks, joined, started_as_rank
 from bench.results import CANDIDATE
 from bench.roster import TORCH_BACKENDS, choose_contestants
@@ -76,10 +76,7 @@ def main() -> None:
     """Runs as one of the ranks when a launcher started this process, else as the launcher."""
     options = parse_arguments()
     if not started_as_rank():
-        try:
-            run_ranks(__file__, sys.argv[1:], _RANKS)
-        except LaunchError as error:
-            raise SystemExit(str(error)) from None
+        launch_or_exit(__file__, sys.argv[1:], _RANKS)
         return
     with joined() as ranks:
         rows = measure(options, ranks)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.launch import LaunchError, run_ranks
+from bench.launch import launch_or_exit
 from bench.length_sets import lognormal
 from bench.ranks import Ranks, joined, started_as_rank
 from bench.results import CANDIDATE
@@ -194,10 +194,7 @@ def main() -> None:
     """Runs as one of the ranks when a launcher started this process, else as the launcher."""
     options = parse_arguments()
     if not started_as_rank():
-        try:
-            run_ranks(__file__, sys.argv[1:], options.ranks)
-        except LaunchError as error:
-            raise SystemExit(str(error)) from None
+        launch_or_exit(__file__, sys.argv[1:], options.ranks)
         return
     with joined() as ranks:
         table = run(options, ranks)

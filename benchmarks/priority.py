@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from bench.exchange import Exchange, InFlight
-from bench.launch import LaunchError, run_ranks
+from bench.launch import launch_or_exit
 from bench.ranks import Ranks, agreed, joined, started_as_rank
 from bench.results import CANDIDATE
 from bench.roster import TORCH_BACKENDS, choose_contestants
@@ -242,10 +242,7 @@ def main() -> None:
     """Runs as one of the ranks when a launcher started this process, else as the launcher."""
     options = parse_arguments()
     if not started_as_rank():
-        try:
-            run_ranks(__file__, sys.argv[1:], options.ranks)
-        except LaunchError as error:
-            raise SystemExit(str(error)) from None
+        launch_or_exit(__file__, sys.argv[1:], options.ranks)
         return
     with joined() as ranks:
         contests = measure(options, ranks)

@@ -67,3 +67,11 @@ def run_ranks(script: str, arguments: Sequence[str], ranks: int, mpirun: str | N
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         raise LaunchError(f"{Path(script).name} on {ranks} ranks ended with status {status}")
+
+
+def launch_or_exit(script: str, arguments: Sequence[str], ranks: int) -> None:
+    """``run_ranks`` for a script's ``main``: what goes wrong ends the program with its message."""
+    try:
+        run_ranks(script, arguments, ranks)
+    except LaunchError as error:
+        raise SystemExit(str(error)) from None

@@ -79,11 +79,16 @@ def evaluate(model: CostModel, lengths: FloatArray, indices: npt.NDArray[np.int6
         raise ValueError(
             f"cost_model returned shape {costs.shape} for lengths of shape {lengths.shape}"
         )
-    bad = ~(np.isfinite(costs) & (costs >= 0))
-    if bad.any():
-        place = int(bad.argmax())
+    place = first_impossible(costs)
+    if place is not None:
         raise ValueError(
             f"cost_model gives {costs[place]} for sample {indices[place]} of length"
             f" {lengths[place]:g}; costs must be finite and not negative"
         )
     return costs
+
+
+def first_impossible(values: FloatArray) -> int | None:
+    """Returns the place of the first value that is negative or not finite; None: all are fine."""
+    impossible = ~(np.isfinite(values) & (values >= 0))
+    return int(impossible.argmax()) if impossible.any() else None

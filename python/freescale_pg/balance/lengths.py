@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from freescale_pg.balance.cost import first_impossible
+
 
 class ArrowColumn(Protocol):
     """What is used of ``pyarrow.Array`` and ``pyarrow.ChunkedArray``."""
@@ -141,9 +143,8 @@ def _checked_array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _check_values(values: npt.NDArray[np.float64], indices: npt.NDArray[np.int64]) -> None:
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        place = int(bad.argmax())
+    place = first_impossible(values)
+    if place is not None:
         raise ValueError(
             f"lengths[{indices[place]}] is {values[place]}; lengths must be finite and not negative"
         )

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from freescale_pg._extension import _C
+from freescale_pg.balance.cost import first_impossible
 from freescale_pg.balance.global_batch import integer_costs
 
 
@@ -52,8 +53,11 @@ def rebalance(
         ValueError: A cost or rank is impossible, sizes differ, or ``tolerance`` is negative.
     """
     values = np.asarray(costs, dtype=np.float64)
-    if not (np.isfinite(values) & (values >= 0)).all():
-        raise ValueError("costs must be finite and not negative")
+    place = first_impossible(values)
+    if place is not None:
+        raise ValueError(
+            f"costs[{place}] is {values[place]}; costs must be finite and not negative"
+        )
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise ValueError(f"tolerance must be finite and not negative, got {tolerance}")
     old = np.asarray(ranks, dtype=np.int32)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from freescale_pg.balance.agreement import raise_disagreement
+from freescale_pg.balance.cost import first_impossible
 from freescale_pg.balance.imbalance import EpochTally
 from freescale_pg.balance.online.announcement import (
     Announcement,
@@ -285,9 +286,8 @@ class OnlineBalancer:
             raise ValueError(
                 f"cost_fn returned shape {list(values.shape)} for a batch of {samples} samples"
             )
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if bad.any():
-            place = int(bad.argmax())
+        place = first_impossible(values)
+        if place is not None:
             raise ValueError(
                 f"cost_fn gives {values[place]} for sample {place} of {samples}; costs must be"
                 " finite and not negative"

@@ -12,39 +12,54 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from freescale_pg import balance, debug, functional
+    from freescale_pg import balance, debug, embedding, functional
     from freescale_pg._priority import Priority, priority
     from freescale_pg.balance.online.balancer import OnlineBalancer
     from freescale_pg.balance.sampler import BalancedBatchSampler
+    from freescale_pg.embedding.overlap import EmbeddingOverlap
+    from freescale_pg.embedding.pipeline import OverlapPipeline
+    from freescale_pg.embedding.sharded_embedding import (
+        ShardedEmbedding,
+        ShardedEmbeddingCollection,
+    )
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
     from freescale_pg.statistics import OpStats, Stats, reset_stats, stats
 
 __all__ = [
     "BalancedBatchSampler",
+    "EmbeddingOverlap",
     "OnlineBalancer",
     "OpStats",
     "Options",
+    "OverlapPipeline",
     "Priority",
+    "ShardedEmbedding",
+    "ShardedEmbeddingCollection",
     "Stats",
     "all_gather_into_tensor",
     "all_to_all_single",
     "balance",
     "debug",
+    "embedding",
     "functional",
     "priority",
     "reset_stats",
     "stats",
 ]
 
-_MODULES = ("balance", "debug", "functional")
+_MODULES = ("balance", "debug", "embedding", "functional")
 # The module that defines each other name.
 _HOMES = {
     "BalancedBatchSampler": "balance.sampler",
+    "EmbeddingOverlap": "embedding.overlap",
     "OnlineBalancer": "balance.online.balancer",
     "OpStats": "statistics",
     "Options": "options",
+    "OverlapPipeline": "embedding.pipeline",
     "Priority": "_priority",
+    "ShardedEmbedding": "embedding.sharded_embedding",
+    "ShardedEmbeddingCollection": "embedding.sharded_embedding",
     "Stats": "statistics",
     "all_gather_into_tensor": "operators",
     "all_to_all_single": "operators",

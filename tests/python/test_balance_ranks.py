@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from freescale_pg import BalancedBatchSampler
-from freescale_pg.balance.agreement import RanksDisagreeError
+from freescale_pg._agreement import RanksDisagreeError
 from harness.launch import Launcher
 
 

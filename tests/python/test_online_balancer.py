@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 import balance_reference as reference
 import freescale_pg
 from freescale_pg import OnlineBalancer
+from freescale_pg._agreement import RanksDisagreeError
 from freescale_pg.balance import BalancedBatch, Jagged, Quadratic
-from freescale_pg.balance.agreement import RanksDisagreeError
 from freescale_pg.balance.global_batch import integer_costs
 from harness.launch import Launcher
 

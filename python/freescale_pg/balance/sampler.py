@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from freescale_pg.balance.agreement import check_agreement
+from freescale_pg._agreement import check_agreement
 from freescale_pg.balance.cost import CostModel, Linear, evaluate
 from freescale_pg.balance.epoch_order import EpochOrder
 from freescale_pg.balance.global_batch import GlobalBatch, plan_global_batch
@@ -306,7 +306,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         use.
         """
         if self._must_compare and dist.is_available() and dist.is_initialized():
-            check_agreement(self._facts, self._rank, self._world_size, self._group)
+            check_agreement(
+                "the ranks' samplers", self._facts, self._rank, self._world_size, self._group
+            )
         else:
             self._check_unchanged()
         self._must_compare = False

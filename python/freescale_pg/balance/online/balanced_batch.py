@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from freescale_pg.balance.agreement import raise_disagreement
+from freescale_pg._agreement import raise_disagreement
 from freescale_pg.balance.online.announcement import (
     Announcement,
     Announcements,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from freescale_pg.balance.agreement import raise_disagreement
+from freescale_pg._agreement import raise_disagreement
+from freescale_pg._group import member_group
 from freescale_pg.balance.cost import first_impossible
 from freescale_pg.balance.imbalance import EpochTally
 from freescale_pg.balance.online.announcement import (
@@ -145,7 +146,7 @@ class OnlineBalancer:
         tolerance: float = 1.05,
         counts: Literal["equal", "uneven"] = "equal",
     ) -> None:
-        self._group = _member_group(group)
+        self._group = member_group(group)
         if not callable(cost_fn):
             raise TypeError(f"cost_fn must be a function of a batch, got {cost_fn!r}")
         if not (math.isfinite(tolerance) and tolerance >= 1):
@@ -354,15 +355,6 @@ class OnlineBalancer:
         self._samples += len(assignment.old)
         self._samples_moved += len(moved)
         self._bytes_moved += int(np.concatenate(announced.sizes)[moved].sum())
-
-
-def _member_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if not (dist.is_available() and dist.is_initialized()):
-        raise ValueError("there is no process group: call torch.distributed.init_process_group")
-    chosen = dist.group.WORLD if group is None else group
-    if not isinstance(chosen, dist.ProcessGroup):
-        raise ValueError(f"group must be a process group with this rank in it, got {chosen!r}")
-    return chosen
 
 
 def _loss_weight(counts: npt.NDArray[np.int64], rank: int) -> float:

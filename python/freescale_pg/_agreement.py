@@ -1,4 +1,4 @@
-"""Do all ranks balance the same data in the same way?"""
+"""Were all ranks given the same data and settings?"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ class _Member:
 
 
 def check_agreement(
+    subject: str,
     find_facts: Callable[[], Mapping[str, object]],
     rank: int,
     world_size: int,
@@ -29,11 +30,13 @@ def check_agreement(
     """Compares what the members of a group were given; collective.
 
     Args:
+        subject: What must be the same, for the message: "the ranks' samplers".
         find_facts: Returns what must be the same everywhere, by the name to use in a message. If it
             raises a ValueError, all members learn of that.
-        rank: The sampler's rank, which must be another one on each of ``world_size`` members. In a
-            larger group, such as with model parallelism, every rank must come equally often.
-        world_size: The sampler's number of ranks.
+        rank: The rank that this member was given, which must be another one on each of
+            ``world_size`` members. In a larger group, such as with model parallelism, every rank
+            must come equally often.
+        world_size: The number of ranks that it was given.
         group: Whose members to compare; None: the default group.
 
     Raises:
@@ -46,7 +49,7 @@ def check_agreement(
     if not complaints and sorted(ranks) != sorted(r % world_size for r in range(len(ranks))):
         complaints.append(f"rank: given as {ranks}, of {world_size}")
     if complaints:
-        raise RanksDisagreeError("the ranks' samplers differ in " + "; ".join(complaints))
+        raise RanksDisagreeError(f"{subject} differ in " + "; ".join(complaints))
 
 
 def raise_disagreement(

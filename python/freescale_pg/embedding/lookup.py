@@ -126,6 +126,7 @@ def parse(
 
     Raises:
         ValueError: A feature is missing, or there is no such feature.
+        TypeError: Ids are no tensors.
     """
     unknown = [*(inputs.keys() - tables.keys()), *((weights or {}).keys() - tables.keys())]
     if unknown or len(inputs) != len(tables):
@@ -142,4 +143,8 @@ def parse(
 def _lookup(name: str, table: EmbeddingTable, given: Ids, weights: Tensor | None) -> Lookup:
     if isinstance(given, Jagged):
         return Lookup(name, table, given.values, given.lengths, weights)
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"feature {name}: ids must be a tensor or Jagged, got {type(given).__name__}"
+        )
     return Lookup(name, table, given, None, weights)

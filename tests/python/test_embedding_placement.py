@@ -161,7 +161,10 @@ def test_an_impossible_table_says_what_is_wrong(arguments: dict[str, object], me
     ("tables", "message"),
     [
         ((), "at least one table"),
-        ((EmbeddingTable("a", 1, 1), EmbeddingTable("a", 2, 1)), "two tables have the same name: a"),
+        (
+            (EmbeddingTable("a", 1, 1), EmbeddingTable("a", 2, 1)),
+            "two tables have the same name: a",
+        ),
         (
             (EmbeddingTable("a", 1, 1, features=("x", "y")), EmbeddingTable("x", 2, 1)),
             "two features have the same name: x",

@@ -222,9 +222,7 @@ def check_single_tables(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_a_single_table_is_looked_up_like_those_of_torch(
-    launch: Launcher, world_size: int
-) -> None:
+def test_a_single_table_is_looked_up_like_those_of_torch(launch: Launcher, world_size: int) -> None:
     launch(check_single_tables, world_size)
 
 
@@ -494,9 +492,7 @@ class PlainOptimizer:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def update(
-        self, rows: Tensor, gradients: Tensor, state: Any, *, lr: float, step: int
-    ) -> None:
+    def update(self, rows: Tensor, gradients: Tensor, state: Any, *, lr: float, step: int) -> None:
         rows.sub_(gradients * lr)
 
 
@@ -506,7 +502,10 @@ def check_differing_settings(rank: int, size: int) -> None:
     others, all_of_them = ", ".join(map(str, range(size - 1))), f"rank{'s' if size > 2 else ''}"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tables": [EmbeddingTable("t", 5 if odd else 4, 2)]}, r"table t: .*num_embeddings=4"),
-        ({"tables": [table, *([EmbeddingTable("u", 5, 2)] if odd else [])]}, "order of the tables: .*table u: absent"),
+        (
+            {"tables": [table, *([EmbeddingTable("u", 5, 2)] if odd else [])]},
+            "order of the tables: .*table u: absent",
+        ),
         ({"optimizer": SGD(0.1 + odd)}, r"optimizer: SGD\(lr=0.1\) on "),
         ({"optimizer": PlainOptimizer(0.1 + odd)}, r"optimizer: PlainOptimizer\(lr=0.1\) on "),
         ({"gradients": "sum" if odd else "mean"}, f"gradients: mean on {all_of_them} {others}"),
@@ -553,7 +552,7 @@ def test_what_is_no_optimizer_of_rows_is_refused(launch: Launcher) -> None:
 
 
 def check_wrong_optimizer(rank: int, size: int) -> None:
-    with pytest.raises(TypeError, match="must be one of freescale_pg.embedding or None, got str"):
+    with pytest.raises(TypeError, match=r"must be one of freescale_pg.embedding or None, got str"):
         ShardedEmbedding(4, 2, optimizer="SGD")  # type: ignore[arg-type]
 
 

@@ -1,6 +1,7 @@
 """Checkpoints of sharded embeddings: saved by some number of ranks, loaded by another."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,16 @@ from freescale_pg.embedding import (
     ShardedEmbedding,
     ShardedEmbeddingCollection,
 )
+from freescale_pg.embedding.table import Sharding
 from harness.data import assert_same_bits, numbers
 from harness.launch import Launcher
 
-OPTIMIZERS = {"SGD": SGD, "RowwiseAdagrad": RowwiseAdagrad, "Adam": Adam}
+OPTIMIZERS: dict[str, Callable[[float], RowOptimizer]] = {
+    "SGD": SGD,
+    "RowwiseAdagrad": RowwiseAdagrad,
+    "Adam": Adam,
+}
+SHARDINGS: tuple[Sharding, ...] = ("row", "column", "table")
 # Not a multiple of any number of ranks; fewer rows, or columns, than ranks.
 TABLES = [
     EmbeddingTable("items", 50, 6),
@@ -140,7 +147,7 @@ def check_other_shardings(rank: int, size: int, directory: str) -> None:
             sharding: ShardedEmbedding(
                 21, 7, sharding=sharding, optimizer=new_optimizer(optimizer), seed=seed
             )
-            for seed, sharding in enumerate(("row", "column", "table"))
+            for seed, sharding in enumerate(SHARDINGS)
         }
         for source, saved in made.items():
             saved(torch.tensor([3, rank])).square().sum().backward()
@@ -172,9 +179,8 @@ def check_wrong_layouts(rank: int, size: int) -> None:
         ({"num_embeddings": 40}, rf"\(20, 4, {multiplier}\), this one \(40, 4, "),
     ]
     for arguments, message in cases:
-        other = ShardedEmbedding(
-            **({"num_embeddings": 20, "dim": 4, "optimizer": SGD(0.1), "seed": 3} | arguments)
-        )
+        given: dict[str, Any] = {"num_embeddings": 20, "dim": 4, "optimizer": SGD(0.1), "seed": 3}
+        other = ShardedEmbedding(**(given | arguments))
         before = reference.snapshot(other)
         with pytest.raises(RuntimeError, match="tables.table.layout: the saved table.*" + message):
             other.load_state_dict(saved)
@@ -223,7 +229,7 @@ def test_each_rank_can_save_and_load_a_file_of_its_own(launch: Launcher, world_s
 
 def check_whole_tensors(rank: int, size: int) -> None:
     """Of a state dict of whole tensors each rank takes its part."""
-    for sharding in ("row", "column", "table"):
+    for sharding in SHARDINGS:
         source = ShardedEmbedding(21, 7, sharding=sharding, optimizer=Adam(0.1))
         source(torch.tensor([3, rank])).square().sum().backward()
         whole = {}

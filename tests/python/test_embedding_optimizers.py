@@ -126,6 +126,6 @@ def test_what_is_no_number_is_refused() -> None:
 
 
 def test_an_optimizer_of_torch_is_none_of_rows() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    optimizer: object = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     assert not isinstance(optimizer, RowOptimizer)
     assert all(isinstance(make(), RowOptimizer) for make in MAKERS.values())

@@ -320,7 +320,7 @@ class Recommender(nn.Module):
 def train_reference(size: int, whole: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Trains on the batches of all ranks in one process, with the mean of their losses."""
     model = Recommender(nn.Embedding.from_pretrained(whole, freeze=False, sparse=True), 4)
-    rows = torch.optim.SparseAdam([model.embedding.weight], lr=0.1)  # type: ignore[list-item]
+    rows = torch.optim.SparseAdam(model.embedding.parameters(), lr=0.1)
     dense = torch.optim.SGD(model.dense.parameters(), lr=0.1)
     for step in range(steps):
         rows.zero_grad()

@@ -67,9 +67,11 @@ class EmbeddingTable:
             )
         if not (math.isfinite(self.std) and self.std >= 0):
             raise ValueError(f"table {self.name}: std must be 0 or more, got {self.std}")
-        if isinstance(self.features, str):
+        features: object = self.features
+        if isinstance(features, str):
+            # It is a sequence of strings, too.
             raise ValueError(
-                f"table {self.name}: features must be a tuple of names, got {self.features!r}"
+                f"table {self.name}: features must be a tuple of names, got {features!r}"
             )
         if not self.features:
             object.__setattr__(self, "features", (self.name,))

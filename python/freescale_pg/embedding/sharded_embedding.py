@@ -466,6 +466,7 @@ class ShardedEmbedding(_ShardedTables):
         """This rank's shard; shape ``[rows, columns]``, rows in the order of positions.
 
         Under overlap, reading it is collective: gradients that are still on their way are applied.
+        Change it by ``load_state_dict`` only: rows that were fetched ahead would be stale.
         """
         _settle(self)
         return self.shards[0].weight

@@ -1,7 +1,7 @@
 # `make train` trains a recommender on two processes; `make test` checks everything. Both set up what
 # they need on the first run and re-install nothing on the next.
 #
-#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [ARGS="..."]
+#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [OVERLAP=0] [ARGS="..."]
 #   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
@@ -25,6 +25,7 @@ BACKEND ?= freescale
 DATA ?=
 EPOCHS ?=
 BALANCE ?= 1
+OVERLAP ?= 1
 ARGS ?=
 PYTEST_ARGS ?=
 SECONDS ?= 60
@@ -103,7 +104,7 @@ train: build $(STAMPS)/requirements-run
 	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
 	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
 	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
-	  $(if $(filter 0,$(BALANCE)),--no-balance) $(ARGS)
+	  $(if $(filter 0,$(BALANCE)),--no-balance) $(if $(filter 0,$(OVERLAP)),--no-overlap) $(ARGS)
 
 .PHONY: test
 test: test-cpp test-python

@@ -134,7 +134,7 @@ class Training:
 
     def _step(self) -> None:
         if self._overlap is None:
-            self.compute.forward(self._table(next(self._ids))).backward()  # type: ignore[no-untyped-call]
+            self.compute.forward(self._table(next(self._ids))).backward()
             self.compute.optimize()
             return
         while len(self._ahead) < 2:
@@ -143,7 +143,7 @@ class Training:
         self._prefetch(self._overlap)
         loss = self.compute.forward(self._table(self._ahead.pop(0)))
         self._overlap.look_ahead()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._overlap.end()
         self.compute.optimize()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import IntEnum
 
 import torch
@@ -35,10 +36,6 @@ class Incoming:
         """Returns the tensor once it is there."""
         self.work.wait()
         return self.tensor
-
-    def has_come(self) -> bool:
-        """Whether :meth:`wait` would return at once."""
-        return self.work.is_completed()
 
 
 class EmbeddingExchange:
@@ -144,6 +141,14 @@ class EmbeddingExchange:
         theirs, ours = [sum(peer) for peer in request.counts], [sum(peer) for peer in demand.counts]
         return self._send(self._on_path, wire, sum(theirs), theirs, ours, priority)
 
+    def all_have_batches(self, header: Tensor) -> bool:
+        """Returns whether all ranks announced a BATCH."""
+        return not bool((header[:, 0] != State.BATCH).any())
+
+    def is_over(self, header: Tensor) -> bool:
+        """Returns whether any rank announced that it is OVER."""
+        return bool((header[:, 0] == State.OVER).any())
+
     def check(self, header: Tensor, problem: Exception | None) -> bool:
         """Returns whether there is a batch; False: it was the last one on all ranks.
 
@@ -192,8 +197,16 @@ def _like(group: dist.ProcessGroup) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
     made = dist.new_group(
         ranks,
+        timeout=_timeout_of(group),
         backend=dist.get_backend(group),
         use_local_synchronization=group is not dist.group.WORLD,
     )
     assert isinstance(made, dist.ProcessGroup)
     return made
+
+
+def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """Returns a group's timeout; None: its backend does not say, and has its default one."""
+    backend = group._get_backend(group._device_types[0])
+    timeout = getattr(getattr(backend, "options", None), "_timeout", None)
+    return timeout if isinstance(timeout, timedelta) else None

@@ -103,8 +103,10 @@ class Lookup:
 
 def _pool(places: Tensor, rows: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
     if not len(rows):
-        # embedding_bag refuses a table without rows, even where no bag has an id.
-        return rows.new_zeros((len(offsets), rows.shape[1])) + rows.sum()
+        # embedding_bag refuses a table without rows, even where no bag has an id. The sums are
+        # zero, and let backward reach what rows and weights came from, as other ranks wait for it.
+        nothing = rows.sum() if weights is None else rows.sum() + weights.sum()
+        return rows.new_zeros((len(offsets), rows.shape[1])) + nothing.to(rows.dtype)
     if weights is not None:
         weights = weights.to(rows.dtype)
     return F.embedding_bag(places, rows, offsets, mode="sum", per_sample_weights=weights)

@@ -52,6 +52,14 @@ class RowOptimizer(Protocol):
         ...
 
 
+def describe(optimizer: RowOptimizer | None) -> str:
+    """Returns what must be the same on all ranks, as text."""
+    if type(optimizer).__repr__ is object.__repr__:
+        # It names an address.
+        return f"{type(optimizer).__qualname__}(lr={getattr(optimizer, 'lr', None)})"
+    return repr(optimizer)
+
+
 def _check(name: str, **values: float) -> None:
     for what, value in values.items():
         if not (math.isfinite(value) and value >= 0):

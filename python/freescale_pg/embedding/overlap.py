@@ -34,7 +34,7 @@ from torch import Tensor
 from freescale_pg._priority import Priority
 from freescale_pg.embedding.background import Background
 from freescale_pg.embedding.exchange import Incoming, State
-from freescale_pg.embedding.lookup import Ids, Lookup
+from freescale_pg.embedding.lookup import Ids
 from freescale_pg.embedding.request import Demand, Request, Selection
 from freescale_pg.embedding.sharded_embedding import (
     ShardedEmbedding,
@@ -126,6 +126,7 @@ class EmbeddingOverlap:
 
     Raises:
         ValueError: The embedding has no optimizer.
+        RuntimeError: Another overlap of the embedding was not detached.
     """
 
     def __init__(self, embedding: ShardedEmbedding | ShardedEmbeddingCollection) -> None:
@@ -141,6 +142,7 @@ class EmbeddingOverlap:
         self._urgent_gradients: _Gradients | None = None
         self._late_gradients: _Gradients | None = None
         self._meanwhile: Background | None = None
+        self._is_attached = True
         embedding.attach(self)
 
     @property
@@ -151,15 +153,25 @@ class EmbeddingOverlap:
     def prefetch(self, *ids: Ahead | None) -> None:
         """Asks for the rows of a batch that comes later; collective.
 
-        What is wrong with the ids is said when the batch comes into reach, on all ranks.
+        What is wrong with the ids is said when the batch begins, on all ranks.
 
         Args:
             ids: All look-ups of the batch: tensors or ``Jagged`` for a :class:`ShardedEmbedding`,
                 dicts of them for a collection. A single None: there are no more batches, which all
                 ranks must say of the same one.
+
+        Raises:
+            RuntimeError: After :meth:`detach`, or a rank is lost.
         """
+        if not self._is_attached:
+            raise RuntimeError("prefetch() after detach()")
         if self._queue:
-            self._send_ids(self._queue[-1])
+            last = self._queue[-1]
+            self._send_ids(last)
+            if self._exchange.is_over(last.header.wait()):
+                # Ranks that are over ask for nothing more, so neither may the others.
+                self._queue.append(last)
+                return
         if len(ids) == 1 and ids[0] is None:
             request, problem, state = None, None, State.OVER
         else:
@@ -185,7 +197,7 @@ class EmbeddingOverlap:
             raise RuntimeError("begin() without a prefetched batch")
         batch = self._queue.popleft()
         if not self._knows_demand(batch):
-            return False
+            return self._exchange.check(batch.header.wait(), batch.problem)
         self._current = batch
         self._apply(self._take_urgent())
         batch.urgent = self._fetch(batch)
@@ -240,8 +252,12 @@ class EmbeddingOverlap:
     def reset(self) -> None:
         """Gives up the step that has begun, and what was prefetched, and settles; collective.
 
-        After an error in a step, on all ranks. The rows keep what all ended steps made of them.
+        After an error in a step, on all ranks, in forward or in backward. The rows keep what all
+        ended steps made of them.
         """
+        if self._current is not None:
+            # What one rank has sent before its error, all must have.
+            self.look_ahead()
         self._join()
         dropped = [*self._queue] if self._current is None else [self._current, *self._queue]
         boundary, self._boundary, self._current = self._boundary, None, None
@@ -261,7 +277,7 @@ class EmbeddingOverlap:
         try:
             self.reset()
         finally:
-            self._embedding.attach(None)
+            self._let_go()
 
     def abandon(self) -> None:
         """Settles as far as possible, and gives up the rest without waiting for any other rank.
@@ -274,15 +290,28 @@ class EmbeddingOverlap:
         finally:
             self._queue.clear()
             self._current = self._boundary = None
-            self._embedding.attach(None)
+            self._let_go()
 
-    def serve(self, lookups: Sequence[Lookup]) -> dict[str, Tensor] | None:
-        """Returns the result of a look-up within a step; for the embedding."""
+    def serve(
+        self, inputs: Mapping[str, Ids], weights: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor] | None:
+        """Returns the result of a look-up within a step; for the embedding.
+
+        Raises:
+            ValueError, TypeError: It is impossible, or has ids that were not prefetched.
+        """
         batch = self._current
         if batch is None:
             return None
         assert batch.request is not None
+        lookups = self._embedding.parse(inputs, weights)
+        for lookup in lookups:
+            lookup.check()
         return self._embedding.result(lookups, batch.request, batch.vectors)
+
+    def _let_go(self) -> None:
+        self._is_attached = False
+        self._embedding.detach(self)
 
     # --- Ids -------------------------------------------------------------------------------------
 
@@ -295,13 +324,14 @@ class EmbeddingOverlap:
             return None, error
 
     def _send_ids(self, batch: _Batch) -> None:
-        """Sends ids, as soon as it is known how many come."""
-        if batch.ids is None and self._exchange.check(batch.header.wait(), batch.problem):
+        """Sends ids, as soon as it is known how many come, and that all ranks have some."""
+        header = batch.header.wait()
+        if batch.ids is None and self._exchange.all_have_batches(header):
             assert batch.request is not None
-            batch.ids = self._exchange.ask(batch.request, batch.header.wait(), Priority.LOW)
+            batch.ids = self._exchange.ask(batch.request, header, Priority.LOW)
 
     def _knows_demand(self, batch: _Batch) -> bool:
-        """Waits for the others' ids; False: there are none, since that was the last batch."""
+        """Waits for the others' ids; False: there are none, as not all ranks have such a batch."""
         self._send_ids(batch)
         if batch.ids is None:
             return False

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from freescale_pg._agreement import RanksDisagreeError
 from freescale_pg.embedding.overlap import Ahead, EmbeddingOverlap
 from freescale_pg.embedding.sharded_embedding import ShardedEmbedding, ShardedEmbeddingCollection
 
@@ -46,6 +47,7 @@ class OverlapPipeline:
 
     Raises:
         ValueError: The embedding has no optimizer.
+        RuntimeError: An earlier pipeline of the embedding was not closed.
 
     Example:
         >>> loader = DataLoader(dataset, batch_sampler=sampler)
@@ -68,9 +70,9 @@ class OverlapPipeline:
     ) -> None:
         self._model = model
         self._optimizer = optimizer
+        self._overlap = EmbeddingOverlap(embedding)
         self._loader = iter(loader)
         self._ids_of = ids_of
-        self._overlap = EmbeddingOverlap(embedding)
         self._ahead = _AHEAD if overlap else 0
         # Batches that have not begun, oldest first; None: there are no more.
         self._batches: deque[Any | None] = deque()
@@ -88,8 +90,13 @@ class OverlapPipeline:
             RuntimeError: A rank is lost.
         """
         self._prefetch(max(1, self._ahead))
-        if not self._overlap.begin():
-            raise StopIteration
+        try:
+            if not self._overlap.begin():
+                raise StopIteration
+        except RanksDisagreeError:
+            # The next step is that of another batch.
+            self._batches.popleft()
+            raise
         batch = self._batches.popleft()
         self._prefetch(self._ahead)
         result = self._model(batch)
@@ -156,6 +163,9 @@ class OverlapPipeline:
         if batch is None:
             return [None]
         ids = self._ids_of(batch)
+        if ids is None:
+            # To the overlap it would mean that there are no more batches.
+            raise TypeError("ids_of must return the ids of a batch, got None")
         return [*ids] if isinstance(ids, list) else [ids]
 
 

@@ -4,8 +4,9 @@ Ids are often sorted by popularity, so neighbours must not meet on one rank. Row
 *n* rows therefore has the *position* i·a mod n, for a fixed number *a* that is near n·0.618 and has
 no divisor in common with n; ranks hold equal ranges of positions. A multiple of the golden ratio
 spreads any run of ids evenly over any equal ranges (the three-distance theorem; Knuth, The Art of
-Computer Programming 3, 6.4), and positions do not depend on the number of ranks, so a checkpoint
-can be loaded by another number of them.
+Computer Programming 3, 6.4), as it is no near-multiple of any short period. Of the fractions a/n
+near it the one is taken that is most like it in that. Positions do not depend on the number of
+ranks, so a checkpoint can be loaded by another number of them.
 """
 
 import math
@@ -16,6 +17,8 @@ import torch
 from freescale_pg.embedding.table import EmbeddingTable
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
+# How far from it a multiplier is looked for. There is a good one (no term beyond 10) within it.
+_SEARCH = 32
 # Beyond it a product of two row numbers may not fit 64 bits.
 _MOST_SPREAD_ROWS = math.isqrt(2**63 - 1)
 
@@ -114,7 +117,20 @@ def _multiplier(table: EmbeddingTable) -> int:
             f"table {table.name}: {rows} rows are too many to be spread; at most"
             f" {_MOST_SPREAD_ROWS}, or spread=False"
         )
-    multiplier = max(1, round(rows * _GOLDEN))
-    while math.gcd(multiplier, rows) != 1:
-        multiplier += 1
-    return multiplier
+    nearest = round(rows * _GOLDEN)
+    candidates = range(max(1, nearest - _SEARCH), max(2, min(rows, nearest + _SEARCH)))
+    coprime = [number for number in candidates if math.gcd(number, rows) == 1]
+    return min(coprime, key=lambda number: (_largest_term(number, rows), abs(number - nearest)))
+
+
+def _largest_term(numerator: int, denominator: int) -> int:
+    """Returns the largest term of the continued fraction; all those of the golden ratio are 1.
+
+    After a term *t* with a convergent of denominator *q*, ids that are *q* apart lie side by side,
+    t of them: so many more of a run than its share may meet on one rank.
+    """
+    largest = 0
+    while numerator:
+        largest = max(largest, denominator // numerator)
+        numerator, denominator = denominator % numerator, numerator
+    return largest

@@ -53,7 +53,8 @@ class Request:
         self._given: list[list[tuple[Tensor, Tensor]]] = []
         self.positions: list[Tensor] = []
         for placement, tensors in zip(placements, ids, strict=True):
-            positions, inverse = _sorted(placement.positions(torch.cat(list(tensors))), dedup)
+            joined = torch.cat(list(tensors)) if tensors else torch.empty(0, dtype=torch.int64)
+            positions, inverse = _sorted(placement.positions(joined), dedup)
             sizes = [len(tensor) for tensor in tensors]
             self.positions.append(positions)
             self._given.append(list(zip(tensors, inverse.split(sizes), strict=True)))
@@ -68,7 +69,9 @@ class Request:
             ids: Integers, shape ``[n]``.
         """
         for known, places in self._given[table]:
-            if known is ids or (known.shape == ids.shape and torch.equal(known, ids)):
+            if known is ids or (
+                (known.shape, known.dtype) == (ids.shape, ids.dtype) and torch.equal(known, ids)
+            ):
                 return places
         positions, wanted = self.positions[table], self._placements[table].positions(ids)
         if not len(positions):

@@ -101,7 +101,18 @@ class TableShard(nn.Module):
         for name, changed in state.items():
             self.state[name][rows] = changed
 
+    @property
+    def layout(self) -> torch.Tensor:
+        """What must be the same where values are loaded: rows, dim, multiplier; int64."""
+        table = self.placement.table
+        return torch.tensor([table.num_embeddings, table.dim, self.placement.multiplier])
+
     # What follows overrides hooks of nn.Module. PyTorch names and calls them.
+
+    def __getattr__(self, name: str) -> Any:
+        """Finds state by the name that it is saved under, as DCP's get_model_state_dict() does."""
+        state = self.__dict__.get("state", {})
+        return state[name] if name in state else super().__getattr__(name)
 
     def _apply(self, fn: Callable[..., torch.Tensor], recurse: bool = True) -> "TableShard":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -117,7 +128,7 @@ class TableShard(nn.Module):
         self._save(destination, prefix + "weight", weight)
         for name, kind in self._state_shapes.items():
             self._save(destination, prefix + name, self._saved_form(self.state[name], kind))
-        destination[prefix + "layout"] = self._layout()
+        destination[prefix + "layout"] = self.layout
         destination[prefix + "steps"] = torch.tensor(self.steps)
 
     def _load_from_state_dict(
@@ -179,7 +190,7 @@ class TableShard(nn.Module):
     def _load(self, own: torch.Tensor, saved: Saved, key: str, error_msgs: list[str]) -> None:
         given = saved.to_local() if isinstance(saved, DTensor) else self._own_part(saved)
         if given.dim() > own.dim():
-            given = given.mean(1) if given.shape[1] else torch.zeros_like(own)
+            given = _one_per_row(given) if given.shape[1] else torch.zeros_like(own)
         if given.shape != own.shape:
             error_msgs.append(
                 f"{key}: this rank's part has shape {list(own.shape)}, the saved one"
@@ -195,18 +206,21 @@ class TableShard(nn.Module):
         part = whole[rows.start : rows.stop]
         return part if part.dim() == 1 else part[:, columns.start : columns.stop]
 
-    def _layout(self) -> torch.Tensor:
-        table = self.placement.table
-        return torch.tensor([table.num_embeddings, table.dim, self.placement.multiplier])
-
     def _layout_problem(self, saved: torch.Tensor | None) -> str | None:
-        own = self._layout().tolist()
+        own = self.layout.tolist()
         if saved is None or saved.tolist() == own:
             return None
         return (
             f"the saved table has (rows, dim, multiplier of the order) {tuple(saved.tolist())},"
             f" this one {tuple(own)}"
         )
+
+
+def _one_per_row(repeated: torch.Tensor) -> torch.Tensor:
+    """Undoes the repetition for each column; exactly, where the columns were cut as now."""
+    first = repeated[:, 0]
+    alike = (repeated == first[:, None]).all(dim=1)
+    return torch.where(alike, first, repeated.mean(dim=1))
 
 
 def _initial_values(placement: Placement, rank: int, seed: int, dtype: torch.dtype) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Embedding tables whose rows or columns lie on all ranks of a group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from freescale_pg._priority import Priority
 from freescale_pg.balance.online.jagged import Jagged
 from freescale_pg.embedding.exchange import EmbeddingExchange, State
 from freescale_pg.embedding.lookup import Ids, Lookup, parse
-from freescale_pg.embedding.optimizer import RowOptimizer
+from freescale_pg.embedding.optimizer import RowOptimizer, describe
 from freescale_pg.embedding.placement import place
 from freescale_pg.embedding.request import Demand, Request
 from freescale_pg.embedding.shard import TableShard
@@ -26,7 +26,9 @@ GradientScale = Literal["mean", "sum"]
 class Source(Protocol):
     """Where a look-up gets its rows from, when they were fetched ahead."""
 
-    def serve(self, lookups: Sequence[Lookup]) -> dict[str, Tensor] | None:
+    def serve(
+        self, inputs: Mapping[str, Ids], weights: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor] | None:
         """Returns the result of a look-up; None: it must be fetched."""
         ...
 
@@ -37,6 +39,26 @@ class Source(Protocol):
     def reset(self) -> None:
         """Settles, and forgets what was fetched."""
         ...
+
+
+class _Shards(nn.Module):
+    """Shards by the name of their table.
+
+    ``nn.ModuleDict`` can have none with the name of one of its methods, such as ``items``.
+    """
+
+    def __init__(self, shards: Mapping[str, TableShard]) -> None:
+        super().__init__()
+        for name, shard in shards.items():
+            self.add_module(name, shard)
+
+    def __getitem__(self, name: str) -> TableShard:
+        shard = self._modules[name]
+        assert isinstance(shard, TableShard)
+        return shard
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
 
 
 class _ShardedTables(nn.Module):
@@ -58,26 +80,30 @@ class _ShardedTables(nn.Module):
         super().__init__()
         self._group = member_group(group)
         given = tuple(tables)
-        check_tables(given, self._group.size())
-        if gradients not in ("mean", "sum"):
-            raise ValueError(f"gradients must be 'mean' or 'sum', got {gradients!r}")
         if optimizer is not None and not isinstance(optimizer, RowOptimizer):
             raise TypeError(
                 "optimizer must be one of freescale_pg.embedding or None, got"
                 f" {type(optimizer).__name__}"
             )
-        facts = {
-            "tables": given,
-            "optimizer": optimizer,
-            "gradients": gradients,
-            "dedup": dedup,
-            "spread": spread,
-            "seed": seed,
-            "dtype": dtype,
-        }
+
+        def checked_facts() -> dict[str, object]:
+            check_tables(given, self._group.size())
+            if gradients not in ("mean", "sum"):
+                raise ValueError(f"gradients must be 'mean' or 'sum', got {gradients!r}")
+            return {
+                **{f"table {table.name}": str(table) for table in given},
+                "order of the tables": [table.name for table in given],
+                "optimizer": describe(optimizer),
+                "gradients": gradients,
+                "dedup": dedup,
+                "spread": spread,
+                "seed": seed,
+                "dtype": str(dtype),
+            }
+
         check_agreement(
             "the ranks' embeddings",
-            lambda: {name: str(fact) for name, fact in facts.items()},
+            checked_facts,
             self._group.rank(),
             self._group.size(),
             self._group,
@@ -87,7 +113,7 @@ class _ShardedTables(nn.Module):
         self.dedup = dedup
         self.placements = place(given, self._group.size(), spread=spread)
         where = torch.device("cpu" if device is None else device)
-        self.tables = nn.ModuleDict(
+        self.tables = _Shards(
             {
                 placement.table.name: TableShard(
                     placement, self._group, optimizer, seed=seed, dtype=dtype, device=where
@@ -110,11 +136,24 @@ class _ShardedTables(nn.Module):
     @property
     def shards(self) -> list[TableShard]:
         """This rank's shards, by table."""
-        return [shard for shard in self.tables.values() if isinstance(shard, TableShard)]
+        return [self.tables[name] for name in self.tables]
 
-    def attach(self, source: Source | None) -> None:
-        """Lets look-ups be served from what was fetched ahead; None: from the ranks again."""
+    def attach(self, source: Source) -> None:
+        """Lets look-ups be served from what was fetched ahead.
+
+        Raises:
+            RuntimeError: Another source is attached, and may have gradients to apply.
+        """
+        if self._source is not None:
+            raise RuntimeError(
+                "the embedding's look-ups are overlapped already: close() or detach() that first"
+            )
         self._source = source
+
+    def detach(self, source: Source) -> None:
+        """Lets look-ups go to the ranks again, if it was this source that served them."""
+        if self._source is source:
+            self._source = None
 
     def parse(
         self, inputs: Mapping[str, Ids], weights: Mapping[str, Tensor] | None = None
@@ -180,14 +219,24 @@ class _ShardedTables(nn.Module):
                 total.mul_(self.scale)
             shard.update(self.optimizer, rows, total, lr=lr, step=step)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _look_up(self, lookups: Sequence[Lookup]) -> dict[str, Tensor]:
+    def check_backward(self) -> None:
+        """Raises RuntimeError where the gradients of a look-up may not be applied at once."""
         if self._source is not None:
-            served = self._source.serve(lookups)
+            raise RuntimeError(
+                "backward of a look-up outside of a step: rows that were fetched ahead would be"
+                " stale; close() or detach() the overlap first"
+            )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look_up(
+        self, inputs: Mapping[str, Ids], weights: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        if self._source is not None:
+            served = self._source.serve(inputs, weights)
             if served is not None:
                 return served
             self._source.settle()
-        request, demand = self._ask(lookups)
+        lookups, request, demand = self._ask(inputs, weights)
         if self.optimizer is None:
             inputs = [shard.weight for shard in self.shards]
         else:
@@ -197,9 +246,13 @@ class _ShardedTables(nn.Module):
         )
         return self.result(lookups, request, vectors)
 
-    def _ask(self, lookups: Sequence[Lookup]) -> tuple[Request, Demand]:
+    def _ask(
+        self, inputs: Mapping[str, Ids], weights: Mapping[str, Tensor] | None
+    ) -> tuple[list[Lookup], Request, Demand]:
+        lookups: list[Lookup] = []
         request, problem = None, None
         try:
+            lookups = self.parse(inputs, weights)
             request = self.request([lookups])
         # Whatever it is: the other ranks wait for this one.
         except Exception as error:
@@ -209,7 +262,7 @@ class _ShardedTables(nn.Module):
         self.exchange.check(header, problem)
         assert request is not None
         rows = self.exchange.ask(request, header, Priority.URGENT).wait()
-        return request, self.exchange.demand(header, rows)
+        return lookups, request, self.exchange.demand(header, rows)
 
 
 def _settle(tables: nn.Module, *_: Any) -> None:
@@ -242,6 +295,7 @@ class _Fetch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         tables, request, demand = ctx.tables, ctx.request, ctx.demand
+        tables.check_backward()
         coming = tables.exchange.give_back(request, demand, gradients, (None, None), Priority.HIGH)
         sums = demand.add_up(coming.wait(), None, None)
         if tables.optimizer is None:
@@ -301,9 +355,10 @@ class ShardedEmbeddingCollection(_ShardedTables):
         optimizer: Change its ``lr`` between steps, as a schedule does.
 
     Raises:
-        ValueError: A table is impossible, or there is no process group.
+        ValueError: There is no process group.
         TypeError: ``optimizer`` is none.
-        RanksDisagreeError: On all ranks: they were given different tables or settings.
+        RanksDisagreeError: On all ranks: they were given different tables or settings, or tables
+            that can't stand beside each other.
     """
 
     def __init__(
@@ -350,7 +405,7 @@ class ShardedEmbeddingCollection(_ShardedTables):
             RanksDisagreeError: On all ranks, if the inputs of one are impossible.
             RuntimeError: A rank is lost, or the group's timeout has passed.
         """
-        result: dict[str, Tensor] = self._look_up(self.parse(inputs, weights))
+        result: dict[str, Tensor] = self._look_up(inputs, weights)
         return result
 
 
@@ -430,7 +485,7 @@ class ShardedEmbedding(_ShardedTables):
         """
         given: Ids = ids if lengths is None else Jagged(ids, lengths)
         chosen = None if weights is None else {self._name: weights}
-        result: Tensor = self._look_up(self.parse({self._name: given}, chosen))[self._name]
+        result: Tensor = self._look_up({self._name: given}, chosen)[self._name]
         return result
 
 

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from torch import nn
+
 Sharding: TypeAlias = Literal["row", "table", "column"]
 Pooling: TypeAlias = Literal["sum", "mean"]
 
@@ -13,7 +15,8 @@ class EmbeddingTable:
     """One table of a :class:`ShardedEmbeddingCollection`.
 
     Args:
-        name: Of the table, in state dicts and messages: a Python identifier.
+        name: Of the table, in state dicts and messages: a Python identifier, and none that
+            ``nn.Module`` uses, such as ``type``.
         num_embeddings: Rows; ids are 0 to ``num_embeddings - 1``.
         dim: Length of a row.
         sharding: ``"row"``: every rank holds an equal share of the rows. ``"table"``: one rank
@@ -41,6 +44,8 @@ class EmbeddingTable:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ValueError(f"a table's name must be an identifier, got {self.name!r}")
+        if hasattr(nn.Module(), self.name):
+            raise ValueError(f"a table's name can't be {self.name!r}: torch.nn.Module uses it")
         for what in ("num_embeddings", "dim"):
             value = getattr(self, what)
             if value < 1:
@@ -62,6 +67,10 @@ class EmbeddingTable:
             )
         if not (math.isfinite(self.std) and self.std >= 0):
             raise ValueError(f"table {self.name}: std must be 0 or more, got {self.std}")
+        if isinstance(self.features, str):
+            raise ValueError(
+                f"table {self.name}: features must be a tuple of names, got {self.features!r}"
+            )
         if not self.features:
             object.__setattr__(self, "features", (self.name,))
 

@@ -373,8 +373,9 @@ class EmbeddingOverlap:
 
     def _send_early(self, batch: _Batch, boundary: _Boundary) -> None:
         assert batch.request is not None and batch.demand is not None
-        asked = Selection.of(batch.request.masks(boundary.fresh_told.wait()))
-        demanded = Selection.of(batch.demand.masks(boundary.fresh_rows))
+        told = boundary.fresh_told.wait()
+        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
+        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(boundary.fresh_rows))
         batch.fresh, batch.settled = (asked[0], demanded[0]), (asked[1], demanded[1])
         batch.early = self._exchange.answer(
             batch.request, batch.demand, batch.settled, Priority.LOW
@@ -405,8 +406,9 @@ class EmbeddingOverlap:
             return (None, None), None, None
         assert batch.request is not None and batch.demand is not None
         rows = self._boundary.awaited_rows
-        asked = Selection.of(batch.request.masks(self._boundary.awaited_told.wait()))
-        demanded = Selection.of(batch.demand.masks(rows))
+        told = self._boundary.awaited_told.wait()
+        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
+        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(rows))
         return (asked[0], demanded[0]), (asked[1], demanded[1]), rows
 
     def _give_back(

@@ -238,11 +238,11 @@ class _ShardedTables(nn.Module):
             self._source.settle()
         lookups, request, demand = self._ask(inputs, weights)
         if self.optimizer is None:
-            inputs = [shard.weight for shard in self.shards]
+            sources = [shard.weight for shard in self.shards]
         else:
-            inputs = [self._anchor]
+            sources = [self._anchor]
         vectors: tuple[Tensor, ...] = _Fetch.apply(  # type: ignore[no-untyped-call]
-            self, request, demand, *inputs
+            self, request, demand, *sources
         )
         return self.result(lookups, request, vectors)
 

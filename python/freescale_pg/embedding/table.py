@@ -67,7 +67,7 @@ class EmbeddingTable:
             )
         if not (math.isfinite(self.std) and self.std >= 0):
             raise ValueError(f"table {self.name}: std must be 0 or more, got {self.std}")
-        if isinstance(self.features, str):
+        if isinstance(self.features, str):  # type: ignore[unreachable]
             raise ValueError(
                 f"table {self.name}: features must be a tuple of names, got {self.features!r}"
             )

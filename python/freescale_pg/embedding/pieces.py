@@ -30,11 +30,13 @@ class Pieces:
         Args:
             widths: Values in an entry, as ``counts``; None: one.
         """
-        return self._sizes(widths).sum(1).tolist()
+        sizes: list[int] = self._sizes(widths).sum(1).tolist()
+        return sizes
 
     def of_tables(self, widths: Tensor | None = None) -> list[int]:
         """Returns how many values each table has."""
-        return self._sizes(widths).sum(0).tolist()
+        sizes: list[int] = self._sizes(widths).sum(0).tolist()
+        return sizes
 
     def to_tables(self, wire: Tensor, widths: Tensor | None = None) -> tuple[Tensor, ...]:
         """Takes the tables' values from the wire.
@@ -47,7 +49,8 @@ class Pieces:
         if order is not None:
             block, places = order
             wire = wire.view(-1, block).index_select(0, places).view(-1)
-        return wire.split(self.of_tables(widths))
+        tables: tuple[Tensor, ...] = wire.split(self.of_tables(widths))
+        return tables
 
     def to_wire(self, tables: Sequence[Tensor], widths: Tensor | None = None) -> Tensor:
         """Puts the tables' values, of any shape, on the wire."""

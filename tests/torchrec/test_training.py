@@ -1,0 +1,105 @@
+"""A recommender of TorchRec trains over freescale as it does over gloo, and as it does unsharded."""
+
+from functools import cache
+from typing import Any
+
+import dlrm
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from harness.launch import Launcher, RanksFailed
+
+Logits = npt.NDArray[np.float32]
+
+STEPS = 5
+SAMPLES = 6
+# All tables in each way that they can be sharded, with bags and with lists.
+TRAINERS = sorted(dlrm.PIPELINES)
+
+
+def samples_of(rank: int, uneven: int) -> int:
+    return SAMPLES + uneven * rank
+
+
+def check_training(rank: int, size: int, uneven: int) -> dict[str, list[Logits]]:
+    """Trains in every way; returns the logits of this rank's samples at each step."""
+    logits = {}
+    for name in TRAINERS:
+        model = dlrm.make_model()
+        batches = [
+            dlrm.make_batch(model, rank, step, samples_of(rank, uneven)) for step in range(STEPS)
+        ]
+        sharded = dlrm.shard(model)
+        trainer = dlrm.PIPELINES[name](sharded, dlrm.optimizer_of(sharded))
+        logits[name] = dlrm.train(trainer, batches)
+    return logits
+
+
+@cache
+def unsharded(size: int, uneven: int) -> list[list[Logits]]:
+    """The logits by rank and step of one process that sees the batches of all ranks."""
+    model = dlrm.make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=dlrm.RATE)
+    logits: list[list[Logits]] = [[] for _ in range(size)]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(size):
+            batch = dlrm.make_batch(model, rank, step, samples_of(rank, uneven))
+            loss, output = model(batch)
+            # Each rank takes the mean of its own samples, and the gradients are averaged by rank.
+            (loss / size).backward()
+            logits[rank].append(output.numpy())
+        optimizer.step()
+    return logits
+
+
+def check_against_unsharded(found: list[Any], uneven: int) -> None:
+    """To float32's precision and some: sums over samples and ranks have another order there."""
+    expected = unsharded(len(found), uneven)
+    for rank, by_trainer in enumerate(found):
+        for name, logits in by_trainer.items():
+            for step, (actual, right) in enumerate(zip(logits, expected[rank], strict=True)):
+                what = f"{name}, rank {rank}, step {step}"
+                np.testing.assert_allclose(actual, right, 1e-4, 1e-5, err_msg=what)
+
+
+def assert_same_bits(actual: list[Logits], expected: list[Logits], what: str) -> None:
+    for step, (left, right) in enumerate(zip(actual, expected, strict=True)):
+        same = left.view(np.int32) == right.view(np.int32)
+        assert same.all(), f"{what}, step {step}: {left} is not {right}"
+
+
+def test_same_as_gloo(launch: Launcher) -> None:
+    """With two ranks every sum has two terms, which have one order: not a bit may differ."""
+    ours = launch(check_training, 2, 0)
+    theirs = launch(check_training, 2, 0, backend="gloo")
+    for rank in range(2):
+        for name in TRAINERS:
+            assert_same_bits(ours[rank][name], theirs[rank][name], f"{name}, rank {rank}")
+    check_against_unsharded(ours, 0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_same_as_unsharded(launch: Launcher, size: int) -> None:
+    check_against_unsharded(launch(check_training, size, 0), 0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_with_batches_of_different_sizes(launch: Launcher, size: int) -> None:
+    """Which gloo cannot do, see below; so one process is the reference."""
+    check_against_unsharded(launch(check_training, size, 2), 2)
+
+
+def test_gloo_cannot_do_batches_of_different_sizes(launch: Launcher) -> None:
+    """Of row-wise bags the backward pass gathers gradients of different sizes."""
+    with pytest.raises(RanksFailed, match="ProcessGroupGloo::allgather: invalid tensor size"):
+        launch(check_training, 2, 2, backend="gloo")
+
+
+def test_ways_to_train_agree(launch: Launcher) -> None:
+    """A pipeline changes when things are exchanged, and not a bit of what comes out."""
+    for logits in launch(check_training, 2, 1):
+        for name in TRAINERS:
+            assert_same_bits(logits[name], logits["plain"], name)

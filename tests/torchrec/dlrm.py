@@ -41,7 +41,7 @@ SEQUENCES = ("table_wise", "row_wise", "column_wise")
 
 
 @dataclass
-class Batch(Pipelineable):
+class Batch(Pipelineable):  # type: ignore[misc]
     """Samples of one rank."""
 
     dense: torch.Tensor
@@ -120,11 +120,10 @@ def make_model(**tables: Sequence[str]) -> Model:
     return Model(**tables)
 
 
-def make_batch(model: Model, rank: int, step: int, samples: int) -> Batch:
+def make_batch(rank: int, step: int, samples: int) -> Batch:
     """Samples of a rank at a step, which differ by both; some have no ids of a feature."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    tables = [*model.pooled.embedding_bag_configs(), *model.sequences.embedding_configs()]
-    names = [table.feature_names[0] for table in tables]
+    names = [f"bag_{way}" for way in POOLED] + [f"list_{way}" for way in SEQUENCES]
     lengths = torch.randint(0, 5, (len(names) * samples,), generator=generator)
     values = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
     return Batch(
@@ -205,13 +204,16 @@ class Plain:
         self.model = model
         self.optimizer = optimizer
 
-    def progress(self, batches: Iterator[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+    def progress(self, batches: Iterator[Batch]) -> Any:
         batch = next(batches)
         self.optimizer.zero_grad()
         loss, output = self.model(batch)
-        loss.backward()
+        self.backward(loss)
         self.optimizer.step()
         return output
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
 
 
 PIPELINES: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A recommender of TorchRec trains over freescale as it does over gloo, and as it does unsharded."""
+"""A recommender of TorchRec trains over freescale as over gloo, and as it does unsharded."""
 
 from functools import cache
 from typing import Any
@@ -28,9 +28,7 @@ def check_training(rank: int, size: int, uneven: int) -> dict[str, list[Logits]]
     logits = {}
     for name in TRAINERS:
         model = dlrm.make_model()
-        batches = [
-            dlrm.make_batch(model, rank, step, samples_of(rank, uneven)) for step in range(STEPS)
-        ]
+        batches = [dlrm.make_batch(rank, step, samples_of(rank, uneven)) for step in range(STEPS)]
         sharded = dlrm.shard(model)
         trainer = dlrm.PIPELINES[name](sharded, dlrm.optimizer_of(sharded))
         logits[name] = dlrm.train(trainer, batches)
@@ -46,7 +44,7 @@ def unsharded(size: int, uneven: int) -> list[list[Logits]]:
     for step in range(STEPS):
         optimizer.zero_grad()
         for rank in range(size):
-            batch = dlrm.make_batch(model, rank, step, samples_of(rank, uneven))
+            batch = dlrm.make_batch(rank, step, samples_of(rank, uneven))
             loss, output = model(batch)
             # Each rank takes the mean of its own samples, and the gradients are averaged by rank.
             (loss / size).backward()

@@ -33,7 +33,8 @@ CPU = torch.device("cpu")
 WIDTH = 8
 ROWS = 50
 DENSE = 5
-RATE = 0.5
+# High, so that a gradient that is a percent off shows in a few steps.
+RATE = 2.0
 # A table for each way to shard it. Not data-parallel ones with a vector for each id: on the CPU
 # fbgemm's dense kernel pools them all the same, and TorchRec fails, whatever the backend.
 POOLED = ("table_wise", "row_wise", "column_wise", "data_parallel")

@@ -9,7 +9,7 @@ import dlrm
 import pytest
 import torch
 import torch.distributed as dist
-from torchrec.distributed import comm_ops, pec_comm_ops
+from torchrec.distributed import comm_ops, dist_data, pec_comm_ops
 
 import freescale_pg as fs
 from freescale_pg.torchrec import PRIORITIES, Stage, prioritize
@@ -241,6 +241,27 @@ def check_other_calls(rank: int, size: int) -> None:
 
 def test_other_calls(launch: Launcher) -> None:
     launch(check_other_calls, 2)
+
+
+def check_compiled(rank: int, size: int) -> None:
+    """The compiler must still be able to trace TorchRec; what it makes has the group's priority."""
+    sharded, _ = make("plain")
+    prioritize(sharded)
+
+    def exchange(splits: torch.Tensor) -> torch.Tensor:
+        received = dist_data.SplitsAllToAllAwaitable([splits], dist.group.WORLD)._output_tensor
+        assert isinstance(received, torch.Tensor)
+        return received + 0
+
+    compiled = torch.compile(exchange, backend="eager", fullgraph=True)
+    received: list[torch.Tensor] = []
+    calls = calls_of(lambda: received.append(compiled(torch.arange(size) + 10 * rank)))
+    assert received[0].tolist() == [10 * peer + rank for peer in range(size)]
+    assert calls == at("NORMAL", {ID_OP: 1})
+
+
+def test_compiled_exchange(launch: Launcher) -> None:
+    launch(check_compiled, 2)
 
 
 # --- Twice, and back ------------------------------------------------------------------------------

@@ -110,13 +110,17 @@ def _class_with(path: str, function: str) -> type:
 
 
 def _with_priority_of(site: Site, original: AnyFunction) -> AnyFunction:
-    @functools.wraps(original)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        # The compiler does not trace a thread's priority.
-        if torch.compiler.is_compiling() or site.group_of(*arguments, **keywords) not in _users:
+    def with_stage(*arguments: Any, **keywords: Any) -> Any:
+        if site.group_of(*arguments, **keywords) not in _users:
             return original(*arguments, **keywords)
         priority = PRIORITIES[site.stage_of(arguments, _thread.ahead)]
         return with_priority(priority, lambda: original(*arguments, **keywords))
+
+    # Two functions, as the compiler cannot trace a thread's priority, nor even hold a Site.
+    @functools.wraps(original)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        chosen = original if torch.compiler.is_compiling() else with_stage
+        return chosen(*arguments, **keywords)
 
     return call
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import torch.distributed as dist
 
 from harness.launch import Launcher, RanksFailed
 
@@ -101,3 +102,29 @@ def test_ways_to_train_agree(launch: Launcher) -> None:
     for logits in launch(check_training, 2, 1):
         for name in TRAINERS:
             assert_same_bits(logits[name], logits["plain"], name)
+
+
+def check_early_end(rank: int, size: int, name: str) -> str:
+    model = dlrm.make_model()
+    sharded = dlrm.shard(model)
+    trainer = dlrm.PIPELINES[name](sharded, dlrm.optimizer_of(sharded))
+    batches = [dlrm.make_batch(rank, step, SAMPLES) for step in range(STEPS - 3 * rank)]
+    try:
+        dlrm.train(trainer, batches)
+    except dist.DistBackendError as error:
+        return str(error)
+    return ""
+
+
+def test_rank_whose_data_end_early(launch: Launcher) -> None:
+    """The other rank would wait for it."""
+    goes_on, ended = launch(check_early_end, 2, "plain")
+    assert "rank 1" in goes_on
+    assert ended == ""
+
+
+def test_rank_of_a_pipeline_whose_data_end_early(launch: Launcher) -> None:
+    """It still trains on its last batches, but the other one's ids come where it expects vectors."""
+    goes_on, ended = launch(check_early_end, 2, "sparse_dist")
+    assert "rank 1" in goes_on
+    assert "rank 0" in ended

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torchrec
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -20,6 +21,7 @@ from torchrec.distributed.sharding_plan import (
     construct_module_sharding_plan,
     data_parallel,
     row_wise,
+    table_row_wise,
     table_wise,
 )
 from torchrec.distributed.train_pipeline import TrainPipelineBase, TrainPipelineSparseDist
@@ -39,6 +41,8 @@ RATE = 2.0
 # fbgemm's dense kernel pools them all the same, and TorchRec fails, whatever the backend.
 POOLED = ("table_wise", "row_wise", "column_wise", "data_parallel")
 SEQUENCES = ("table_wise", "row_wise", "column_wise")
+# By rows over the ranks of one host: only where a test says how many these are.
+ON_ONE_HOST = "table_row_wise"
 
 
 @dataclass
@@ -124,7 +128,7 @@ def make_model(**tables: Sequence[str]) -> Model:
 def make_batch(rank: int, step: int, samples: int) -> Batch:
     """Samples of a rank at a step, which differ by both; some have no ids of a feature."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    names = [f"bag_{way}" for way in POOLED] + [f"list_{way}" for way in SEQUENCES]
+    names = [f"bag_{way}" for way in (*POOLED, ON_ONE_HOST)] + [f"list_{way}" for way in SEQUENCES]
     lengths = torch.randint(0, 5, (len(names) * samples,), generator=generator)
     values = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
     return Batch(
@@ -157,11 +161,13 @@ def shard(model: Model, group: dist.ProcessGroup | None = None) -> DistributedMo
 def plan_for(model: Model, env: ShardingEnv) -> ShardingPlan:
     """Written down, as TorchRec's planner thinks row-wise bags impossible on the CPU."""
     last = env.world_size - 1
+    host = get_local_size(env.world_size)
     generators = {
         "table_wise": table_wise(rank=last),
         "row_wise": row_wise(),
         "column_wise": column_wise(ranks=[last, 0]),
         "data_parallel": data_parallel(),
+        ON_ONE_HOST: table_row_wise(host_index=last // host),
     }
     plans = {}
     for kind, part in (("pooled", model.pooled), ("sequences", model.sequences)):
@@ -169,7 +175,7 @@ def plan_for(model: Model, env: ShardingEnv) -> ShardingPlan:
         plans[kind] = construct_module_sharding_plan(
             part,
             {table: generators[table.split("_", 1)[1]] for table in tables},
-            local_size=env.world_size,
+            local_size=host,
             world_size=env.world_size,
             device_type="cpu",
         )

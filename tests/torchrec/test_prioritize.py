@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import dlrm
 import pytest
 import torch
 import torch.distributed as dist
 from torchrec.distributed import comm_ops, dist_data, pec_comm_ops
 
+import dlrm
 import freescale_pg as fs
 from freescale_pg.torchrec import PRIORITIES, Stage, prioritize
 from harness.launch import Launcher

@@ -1,14 +1,17 @@
 """Models and groups that get no priorities, and why."""
 
+import importlib
 import re
+import sys
 
-import dlrm
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed import comm_ops
 
+import dlrm
+import freescale_pg as fs
 from freescale_pg.torchrec import check_groups, prioritize
 from harness.launch import Launcher
 
@@ -42,6 +45,27 @@ def check_groups_of_ours(rank: int, size: int) -> None:
         sharded = dlrm.shard(dlrm.make_model(), group)
         assert check_groups(sharded) == [group or dist.group.WORLD]
         prioritize(sharded).undo()
+
+
+def check_hosts(rank: int, size: int) -> None:
+    """The groups that TorchRec makes for tables by rows of one host have priorities too."""
+    sharded = dlrm.shard(dlrm.make_model(pooled=(dlrm.ON_ONE_HOST,)))
+    trainer = dlrm.Plain(sharded, dlrm.optimizer_of(sharded))
+    members = [dist.get_process_group_ranks(group) for group in check_groups(sharded)]
+    host, peers = rank // 2 * 2, rank % 2
+    assert sorted(members) == sorted([[0, 1, 2, 3], [host, host + 1], [peers, peers + 2]])
+    prioritize(sharded)
+    fs.reset_stats()
+    dlrm.train(trainer, [dlrm.make_batch(rank, step, 4) for step in range(2)])
+    priorities = {(row.op, row.priority) for row in fs.stats().ops}
+    assert priorities >= {("reduce_scatter_tensor", "URGENT"), ("all_gather_into_tensor", "HIGH")}
+    assert priorities.isdisjoint(
+        {("reduce_scatter_tensor", "NORMAL"), ("all_gather_into_tensor", "NORMAL")}
+    )
+
+
+def test_groups_of_hosts(launch: Launcher) -> None:
+    launch(check_hosts, 4, environment={"LOCAL_WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
@@ -89,3 +113,15 @@ def check_other_torchrec(rank: int, size: int) -> None:
 
 def test_other_version_of_torchrec(launch: Launcher) -> None:
     launch(check_other_torchrec, 1)
+
+
+def check_without_torchrec(rank: int, size: int) -> None:
+    for name in [name for name in sys.modules if name.startswith("freescale_pg.torchrec")]:
+        del sys.modules[name]
+    sys.modules["torchrec"] = None  # type: ignore[assignment]  # Which import takes for missing.
+    with pytest.raises(ImportError, match=r"needs TorchRec; docs/torchrec\.md"):
+        importlib.import_module("freescale_pg.torchrec")
+
+
+def test_without_torchrec(launch: Launcher) -> None:
+    launch(check_without_torchrec, 1, init=False)

@@ -3,13 +3,13 @@
 from functools import cache
 from typing import Any
 
-import dlrm
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 import torch.distributed as dist
 
+import dlrm
 from harness.launch import Launcher, RanksFailed
 
 Logits = npt.NDArray[np.float32]
@@ -24,11 +24,13 @@ def samples_of(rank: int, uneven: int) -> int:
     return SAMPLES + uneven * rank
 
 
-def check_training(rank: int, size: int, uneven: int) -> dict[str, list[Logits]]:
+def check_training(
+    rank: int, size: int, uneven: int, pooled: tuple[str, ...] = dlrm.POOLED
+) -> dict[str, list[Logits]]:
     """Trains in every way; returns the logits of this rank's samples at each step."""
     logits = {}
     for name in TRAINERS:
-        model = dlrm.make_model()
+        model = dlrm.make_model(pooled=pooled)
         batches = [dlrm.make_batch(rank, step, samples_of(rank, uneven)) for step in range(STEPS)]
         sharded = dlrm.shard(model)
         trainer = dlrm.PIPELINES[name](sharded, dlrm.optimizer_of(sharded))
@@ -37,9 +39,9 @@ def check_training(rank: int, size: int, uneven: int) -> dict[str, list[Logits]]
 
 
 @cache
-def unsharded(size: int, uneven: int) -> list[list[Logits]]:
+def unsharded(size: int, uneven: int, pooled: tuple[str, ...]) -> list[list[Logits]]:
     """The logits by rank and step of one process that sees the batches of all ranks."""
-    model = dlrm.make_model()
+    model = dlrm.make_model(pooled=pooled)
     optimizer = torch.optim.SGD(model.parameters(), lr=dlrm.RATE)
     logits: list[list[Logits]] = [[] for _ in range(size)]
     for step in range(STEPS):
@@ -54,9 +56,11 @@ def unsharded(size: int, uneven: int) -> list[list[Logits]]:
     return logits
 
 
-def check_against_unsharded(found: list[Any], uneven: int) -> None:
+def check_against_unsharded(
+    found: list[Any], uneven: int, pooled: tuple[str, ...] = dlrm.POOLED
+) -> None:
     """To some units of float32's precision: there, sums over samples have another order."""
-    expected = unsharded(len(found), uneven)
+    expected = unsharded(len(found), uneven, pooled)
     for rank, by_trainer in enumerate(found):
         for name, logits in by_trainer.items():
             for step, (actual, right) in enumerate(zip(logits, expected[rank], strict=True)):
@@ -83,6 +87,14 @@ def test_same_as_gloo(launch: Launcher) -> None:
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_same_as_unsharded(launch: Launcher, size: int) -> None:
     check_against_unsharded(launch(check_training, size, 0), 0)
+
+
+def test_tables_by_rows_of_one_host(launch: Launcher) -> None:
+    """TorchRec makes groups of its own for them, within hosts and across."""
+    pooled = (dlrm.ON_ONE_HOST, "table_wise")
+    environment = {"LOCAL_WORLD_SIZE": "2"}
+    found = launch(check_training, 4, 0, pooled, environment=environment)
+    check_against_unsharded(found, 0, pooled)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -124,7 +136,7 @@ def test_rank_whose_data_end_early(launch: Launcher) -> None:
 
 
 def test_rank_of_a_pipeline_whose_data_end_early(launch: Launcher) -> None:
-    """It still trains on its last batches, but the other one's ids come where it expects vectors."""
+    """It still trains on its last batches, and the other one's ids come for its vectors."""
     goes_on, ended = launch(check_early_end, 2, "sparse_dist")
     assert "rank 1" in goes_on
     assert "rank 0" in ended

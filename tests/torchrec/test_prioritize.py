@@ -299,6 +299,7 @@ def check_undo(rank: int, size: int) -> None:
     assert vars(comm_ops.All2All_Pooled_Wait)["backward"] is originals[1]
     again = prioritize(trainer)
     assert again is not first
+    first.undo()
     assert ids_at("LOW", calls_of(lambda: trainer.progress(stream))) == IDS
 
 

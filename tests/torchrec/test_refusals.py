@@ -93,6 +93,21 @@ def test_model_without_sharded_modules() -> None:
         prioritize(pipeline)
 
 
+def check_model_of_one_process(rank: int, size: int) -> None:
+    sharded = dlrm.shard(dlrm.make_model())
+    for module in sharded.modules():
+        for holder in (module, *getattr(module, "_embedding_shardings", [])):
+            vars(holder).update({name: None for name in ("_env", "_pg") if name in vars(holder)})
+        vars(module).pop("_sharding_type_to_sharding", None)
+    with pytest.raises(ValueError, match="there is no process group"):
+        prioritize(sharded)
+
+
+def test_model_that_is_sharded_within_one_process(launch: Launcher) -> None:
+    """As for inference on several devices. TorchRec does not make one on the CPU alone."""
+    launch(check_model_of_one_process, 1)
+
+
 @pytest.mark.parametrize("wrong", [None, 3, nn.Linear, ["a model"]])
 def test_neither_model_nor_pipeline(wrong: object) -> None:
     with pytest.raises(

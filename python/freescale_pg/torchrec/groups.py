@@ -29,7 +29,7 @@ def check_groups(target: Any) -> list[dist.ProcessGroup]:
 
     Raises:
         TypeError: ``target`` is neither.
-        ValueError: No module of the model is sharded.
+        ValueError: No module of the model is sharded, or none over a process group.
         RuntimeError: A group calls itself "custom".
     """
     groups = _groups_of(model_of(target))
@@ -100,7 +100,12 @@ def _groups_of(model: nn.Module) -> list[dist.ProcessGroup]:
             " torchrec.distributed.DistributedModelParallel first"
         )
     # A dict, as it keeps the order and each group once.
-    return list(dict.fromkeys(group for module in sharded for group in _held_groups(module)))
+    groups = list(dict.fromkeys(group for module in sharded for group in _held_groups(module)))
+    if not groups:
+        raise ValueError(
+            f"{type(model).__name__} is sharded within this process only: there is no process group"
+        )
+    return groups
 
 
 def _held_groups(holder: object) -> Iterator[dist.ProcessGroup]:

@@ -66,7 +66,8 @@ class Prioritized:
         self._name = type(target).__name__
         # Not the objects themselves: this one must not keep alive what the user has dropped.
         self._target = ref(target)
-        self._group_refs = [ref(group) for group in groups]
+        self._groups = [ref(group) for group in groups]
+        self._undone = False
         hooks.add(groups)
         pipelined = hasattr(target, _WAIT)
         if pipelined:
@@ -79,12 +80,14 @@ class Prioritized:
 
     def undo(self) -> None:
         """Takes the priorities back. Calling it again changes nothing."""
+        if self._undone:
+            return
+        self._undone = True
         target = self._target()
-        if target is not None and _known.pop(target, None) is not None:
+        if target is not None:
+            del _known[target]
             vars(target).pop(_WAIT, None)
-        groups = [group for reference in self._group_refs if (group := reference()) is not None]
-        self._group_refs.clear()
-        hooks.remove(groups)
+        hooks.remove(group for reference in self._groups if (group := reference()) is not None)
 
     def __str__(self) -> str:
         """A table for people, one line for each stage."""

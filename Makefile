@@ -128,6 +128,8 @@ test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 .PHONY: test-torchrec
 test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
   $(STAMPS)/requirements-torchrec
+	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
+	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
 	$(BIN)/python -m pytest tests/torchrec $(PYTEST_ARGS)
 
 # The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation

@@ -6,6 +6,7 @@
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
+#   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make lint | format | stubs | clean
@@ -78,6 +79,11 @@ $(STAMPS)/requirements-%: requirements/%.txt $(STAMPS)/venv
 	$(PIP) install --requirement $<
 	touch $@
 
+# Each file of requirements/ is installed as it is, so --no-deps is for this one; see there.
+$(STAMPS)/requirements-torchrec: requirements/torchrec.txt $(STAMPS)/torch
+	$(PIP) install --no-deps --requirement $<
+	touch $@
+
 $(STAMPS)/requirements-bench: benchmarks/requirements.txt $(STAMPS)/venv
 	$(PIP) install --requirement $<
 	touch $@
@@ -117,6 +123,14 @@ test-cpp: build
 .PHONY: test-python
 test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+
+# In the same environment: TorchRec's packages leave torch, numpy and pytest as they are.
+.PHONY: test-torchrec
+test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
+  $(STAMPS)/requirements-torchrec
+	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
+	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
+	$(BIN)/python -m pytest tests/torchrec $(PYTEST_ARGS)
 
 # The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation
 # from Python.

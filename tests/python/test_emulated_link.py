@@ -122,7 +122,7 @@ def test_all_priorities_at_once(launch: Launcher) -> None:
 
 
 def check_lower_bound(rank: int, size: int, rate: float) -> None:
-    # Bytes that leave every rank. So many calls that other paths, if there were any, would be tried.
+    # Bytes that leave every rank. So many calls that other paths would be tried, if there were any.
     calls = [4_000_000] + 100 * [60_000]
     dist.barrier()
     begin = time.monotonic()

@@ -1,11 +1,12 @@
 # `make train` trains a recommender on two processes; `make test` checks everything. Both set up what
 # they need on the first run and re-install nothing on the next.
 #
-#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [ARGS="..."]
+#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [OVERLAP=0] [ARGS="..."]
 #   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
+#   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make lint | format | stubs | clean
@@ -25,6 +26,7 @@ BACKEND ?= freescale
 DATA ?=
 EPOCHS ?=
 BALANCE ?= 1
+OVERLAP ?= 1
 ARGS ?=
 PYTEST_ARGS ?=
 SECONDS ?= 60
@@ -77,6 +79,11 @@ $(STAMPS)/requirements-%: requirements/%.txt $(STAMPS)/venv
 	$(PIP) install --requirement $<
 	touch $@
 
+# Each file of requirements/ is installed as it is, so --no-deps is for this one; see there.
+$(STAMPS)/requirements-torchrec: requirements/torchrec.txt $(STAMPS)/torch
+	$(PIP) install --no-deps --requirement $<
+	touch $@
+
 $(STAMPS)/requirements-bench: benchmarks/requirements.txt $(STAMPS)/venv
 	$(PIP) install --requirement $<
 	touch $@
@@ -103,7 +110,7 @@ train: build $(STAMPS)/requirements-run
 	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
 	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
 	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
-	  $(if $(filter 0,$(BALANCE)),--no-balance) $(ARGS)
+	  $(if $(filter 0,$(BALANCE)),--no-balance) $(if $(filter 0,$(OVERLAP)),--no-overlap) $(ARGS)
 
 .PHONY: test
 test: test-cpp test-python
@@ -116,6 +123,14 @@ test-cpp: build
 .PHONY: test-python
 test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+
+# In the same environment: TorchRec's packages leave torch, numpy and pytest as they are.
+.PHONY: test-torchrec
+test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
+  $(STAMPS)/requirements-torchrec
+	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
+	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
+	$(BIN)/python -m pytest tests/torchrec $(PYTEST_ARGS)
 
 # The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation
 # from Python.

@@ -12,6 +12,8 @@ namespace freescale {
 namespace {
 
 constexpr std::string_view kPrefix = "FREESCALE_";
+// Of an emulated link, in bytes per second: beyond what any memory does.
+constexpr uint64_t kHighestRate = 1'000'000'000'000;
 
 template <typename Number>
 Number parse_number(std::string_view name, std::string_view text, Number least) {
@@ -21,6 +23,27 @@ Number parse_number(std::string_view name, std::string_view text, Number least) 
                     "freescale: ", name, "=\"", text,
                     "\" in the environment is not a whole number of ", least, " or more");
   return value;
+}
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr Unit kUnits[] = {
+    {"", 1}, {"B", 1}, {"kB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
+
+// A rate in bytes per second: a whole number and a unit, as in "250MB".
+uint64_t parse_rate(std::string_view name, std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view rest(end, text.data() + text.size() - end);
+  for (const Unit& unit : kUnits) {
+    if (error != std::errc() || rest != unit.name) continue;
+    if (value >= 1 && value <= kHighestRate / unit.bytes) return value * unit.bytes;
+  }
+  TORCH_CHECK_VALUE(false, "freescale: ", name, "=\"", text,
+                    "\" in the environment is not a rate: bytes per second from 1 to ",
+                    kHighestRate, ", with or without kB, MB or GB, as in 250MB");
 }
 
 struct Variable {
@@ -33,6 +56,10 @@ constexpr Variable kVariables[] = {
     {"FREESCALE_AGING_MS",
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.aging = std::chrono::milliseconds(parse_number<int32_t>(name, text, 1));
+     }},
+    {"FREESCALE_EMULATED_LINK_RATE",
+     [](std::string_view name, std::string_view text, Environment& environment) {
+       environment.emulated_link_rate = parse_rate(name, text);
      }},
     {"FREESCALE_FIRST_SEQUENCE",
      [](std::string_view name, std::string_view text, Environment& environment) {

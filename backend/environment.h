@@ -19,6 +19,9 @@ struct Environment {
   // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group, the same on all ranks.
   // For tests beyond 32 bits.
   int64_t first_sequence = 0;
+  // FREESCALE_EMULATED_LINK_RATE: bytes per second that a process sends to others at most; for
+  // experiments.
+  std::optional<uint64_t> emulated_link_rate;
   // TORCH_FR_BUFFER_SIZE: how many calls the flight recorder remembers; torch's own default.
   size_t flight_records = 2000;
   // TORCH_FR_DUMP_TEMP_FILE: where dumps after a failed call or an abort go, the rank is appended;

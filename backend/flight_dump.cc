@@ -129,6 +129,13 @@ std::string json_of(const FlightRecord& record, const Waits& waits) {
   return list(fields, '{', '}');
 }
 
+// In bytes per second. So that nobody takes numbers under it for those of the machine.
+std::string emulated_link_rate() {
+  const std::shared_ptr<ProcessEngine> process = ProcessEngine::current();
+  if (process == nullptr || !process->emulated_link_rate()) return "null";
+  return std::to_string(*process->emulated_link_rate());
+}
+
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
@@ -167,6 +174,7 @@ std::string flight_dump() {
   return list(
       {field("format", kFormat), field("host", json_text(host_name())), field("pid", getpid()),
        field("time_ns", wall_clock_ns()), field("now_ns", now_ns()),
+       field("emulated_link_rate", emulated_link_rate()),
        field("groups", list(group_fields, '{', '}')), field("records", list(records, '[', ']'))},
       '{', '}');
 }

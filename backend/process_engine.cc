@@ -11,6 +11,8 @@
 #include <c10/util/Exception.h>
 
 #include "backend/errors.h"
+#include "cpp/transport/emulated_nic.h"
+#include "cpp/transport/paced_link.h"
 
 namespace freescale {
 namespace {
@@ -45,6 +47,17 @@ std::chrono::nanoseconds choose_aging(const BackendOptions& options,
   return EngineOptions{}.aging;
 }
 
+// All links of the process share one card.
+LinkWrapper link_wrapper(std::optional<uint64_t> rate) {
+  if (!rate) return nullptr;
+  TORCH_WARN("freescale: FREESCALE_EMULATED_LINK_RATE is set: this process sends ", *rate,
+             " bytes/s at most. For experiments only.");
+  auto nic = std::make_shared<EmulatedNic>(*rate);
+  return [nic](std::shared_ptr<Link> link) {
+    return std::make_shared<PacedLink>(std::move(link), nic);
+  };
+}
+
 std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
                                  const std::vector<OpStatistics>& other) {
   std::map<std::pair<OpKind, Priority>, OpStatistics> sums;
@@ -74,6 +87,7 @@ std::shared_ptr<ProcessEngine> ProcessEngine::acquire(const BackendOptions& opti
   process = registry().current.lock();
   if (process != nullptr && !process->is_forked_copy()) {
     process->check_aging(options);
+    process->check_link_rate(environment);
     return process;
   }
   process.reset(new ProcessEngine(options, environment));
@@ -88,8 +102,10 @@ std::shared_ptr<ProcessEngine> ProcessEngine::current() {
 }
 
 ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& environment)
-    : fork_generation_(fork_generation.load()), aging_(choose_aging(options, environment)) {
-  Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
+    : fork_generation_(fork_generation.load()),
+      aging_(choose_aging(options, environment)),
+      emulated_link_rate_(environment.emulated_link_rate) {
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(link_wrapper(emulated_link_rate_));
   if (!mesh.ok()) throw_status(mesh.status());
   mesh_ = std::move(mesh.value());
   EngineOptions engine_options;
@@ -118,6 +134,17 @@ void ProcessEngine::check_aging(const BackendOptions& options) const {
                     "freescale: aging belongs to the process, whose first group set it to ",
                     std::chrono::duration_cast<std::chrono::microseconds>(aging_).count(),
                     " us; a later group asks for ", options.aging->count(), " us");
+}
+
+void ProcessEngine::check_link_rate(const Environment& environment) const {
+  const auto text = [](const std::optional<uint64_t>& rate) {
+    return rate ? std::to_string(*rate) + " bytes/s" : std::string("none");
+  };
+  TORCH_CHECK_VALUE(environment.emulated_link_rate == emulated_link_rate_,
+                    "freescale: FREESCALE_EMULATED_LINK_RATE belongs to the process, whose first "
+                    "group read ",
+                    text(emulated_link_rate_), "; a later group reads ",
+                    text(environment.emulated_link_rate));
 }
 
 bool ProcessEngine::is_forked_copy() const { return fork_generation_ != fork_generation.load(); }

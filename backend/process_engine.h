@@ -18,7 +18,8 @@ namespace freescale {
 // its own thread.
 class ProcessEngine {
  public:
-  // Throws c10::ValueError when `options` give an aging that the engine does not have.
+  // Throws c10::ValueError when `options` give an aging, or `environment` a link rate, that the
+  // engine does not have.
   static std::shared_ptr<ProcessEngine> acquire(const BackendOptions& options,
                                                 const Environment& environment);
 
@@ -39,6 +40,8 @@ class ProcessEngine {
 
   Engine& engine() { return *engine_; }
   Mesh& mesh() { return *mesh_; }
+  // In bytes per second, when one is emulated.
+  std::optional<uint64_t> emulated_link_rate() const { return emulated_link_rate_; }
 
   // Before the group's first operation. `ranks_on_host` members, the own rank included, share the
   // cores of this host.
@@ -51,9 +54,11 @@ class ProcessEngine {
  private:
   ProcessEngine(const BackendOptions& options, const Environment& environment);
   void check_aging(const BackendOptions& options) const;
+  void check_link_rate(const Environment& environment) const;
 
   const int fork_generation_;
   const std::chrono::nanoseconds aging_;
+  const std::optional<uint64_t> emulated_link_rate_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Engine> engine_;
 

@@ -31,7 +31,6 @@ from bench.table import markdown
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from seqrec import dataset
-from seqrec.exchange import make_exchange
 from seqrec.settings import parse
 from seqrec.train import Trainer
 
@@ -49,7 +48,7 @@ class Training:
             flags.append(f"--max-steps={options.max_steps}")
         settings = parse([f"--data={options.data}", f"--epochs={options.epochs}", *flags])
         data, _ = dataset.load(settings.data, settings.cache)
-        self._trainer = Trainer(settings, data, make_exchange(_BACKEND))
+        self._trainer = Trainer(settings, data)
         self._samples = 0
         self._seconds = 0.0
         self._work: list[float] = []  # CPU seconds of each step

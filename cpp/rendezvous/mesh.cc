@@ -14,6 +14,7 @@
 #include <span>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "cpp/base/random.h"
 #include "cpp/base/service_thread.h"
@@ -112,6 +113,7 @@ std::string why_gone(const ConnectedPeer& peer) {
 // accepted, so they need none.
 class MeshCore {
  public:
+  explicit MeshCore(LinkWrapper wrap) : wrap_(std::move(wrap)) {}
   Status start();
   ~MeshCore();
 
@@ -139,6 +141,7 @@ class MeshCore {
   int next_timeout_ms() const;
   Status watch(int fd);
 
+  const LinkWrapper wrap_;
   SharedMemory doorbell_memory_;
   LocalIdentity self_;
   UniqueFd listener_;
@@ -312,6 +315,7 @@ Status MeshCore::add_peer(ConnectedPeer peer) {
   if (peer.pidfd.valid()) {
     if (Status status = watch(peer.pidfd.get()); !status.ok()) return status;
   }
+  if (wrap_) peer.link = wrap_(peer.link);
   peer.link->set_tell_peer([socket = std::weak_ptr(peer.socket)](const std::string& why) {
     if (const auto open = socket.lock()) send_last_words(*open, kGivenUp + why);
   });
@@ -402,8 +406,8 @@ void MeshCore::on_peer_event(int fd) {
 Mesh::Mesh(std::unique_ptr<MeshCore> core) : core_(std::move(core)) {}
 Mesh::~Mesh() = default;
 
-Result<std::unique_ptr<Mesh>> Mesh::create() {
-  auto core = std::make_unique<MeshCore>();
+Result<std::unique_ptr<Mesh>> Mesh::create(LinkWrapper wrap) {
+  auto core = std::make_unique<MeshCore>(std::move(wrap));
   if (Status status = core->start(); !status.ok()) return status;
   return std::unique_ptr<Mesh>(new Mesh(std::move(core)));
 }

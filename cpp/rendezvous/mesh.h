@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,13 +27,17 @@ struct Membership {
   std::vector<LinkReport> reports;           // by rank
 };
 
+// Makes what groups get in the place of a link of the mesh, on top of it.
+using LinkWrapper = std::function<std::shared_ptr<Link>(std::shared_ptr<Link>)>;
+
 class MeshCore;
 
 // The links of this process to others, made on first need and shared by all groups. Owns the thread
 // that accepts connections and watches peers for death (pidfd and socket).
 class Mesh {
  public:
-  static Result<std::unique_ptr<Mesh>> create();
+  // `wrap` may be null; else it is called once for each link.
+  static Result<std::unique_ptr<Mesh>> create(LinkWrapper wrap = nullptr);
   // Hangs up on all peers. Links that others still hold stay readable.
   ~Mesh();
   Mesh(const Mesh&) = delete;

@@ -24,7 +24,7 @@ namespace freescale {
 // A link and what keeps watch over its other end.
 struct ConnectedPeer {
   EngineId engine{};
-  std::shared_ptr<ShmLink> link;
+  std::shared_ptr<Link> link;
   std::shared_ptr<UniqueFd> socket;  // hangs up when the peer closes its mesh
   UniqueFd pidfd;                    // readable when the peer's process has ended; may be invalid
   std::string probe;

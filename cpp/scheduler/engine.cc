@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -291,6 +292,8 @@ void EngineCore::relax(int idle_rounds) {
 }
 
 bool EngineCore::tired(int idle_rounds, Nanoseconds idle_since) const {
+  // What waits for its time is not to be had sooner by looking.
+  if (!protocol_.retry_at().is_never()) return true;
   if (oversubscribed_.load(std::memory_order_relaxed)) return idle_rounds > kYields;
   return now_ns() - idle_since > options_.spin.count();
 }
@@ -305,14 +308,15 @@ bool EngineCore::look_once_more(Lock& lock, const Completion* completion) {
          (completion != nullptr && completion->is_set()) || stopping_.load();
 }
 
-// Gives the lock away, sleeps until rung or until the next deadline, and takes the lock again if it
-// is free.
+// Gives the lock away, sleeps until rung or until there is something to do at a known time, and
+// takes the lock again if it is free.
 void EngineCore::sleep(Lock& lock, uint32_t who, Deadline deadline, const Completion* completion) {
   // An idle engine is not woken by messages for operations that this rank has not called yet.
   const bool wants_events = who == Doorbell::kCaller || !protocol_.idle();
   const uint32_t ticket = doorbell_.prepare(who, wants_events);
   if (!look_once_more(lock, completion)) {
-    const Deadline until = std::min(deadline, protocol_.earliest_deadline());
+    const Deadline until =
+        std::min({deadline, protocol_.earliest_deadline(), protocol_.retry_at()});
     lock.unlock();
     call_next();
     // Who found the lock taken since the last look, and left, relies on this one.

@@ -65,7 +65,7 @@ class Peer {
   size_t max_payload() const { return link_->max_record_bytes() - sizeof(WireHeader); }
   bool may_send_inline(size_t bytes) const {
     return bytes <= std::min(kInlineBytes, max_payload()) &&
-           inline_sent_ - inline_confirmed_ < kInlineCredits;
+           inline_sent_ - inline_confirmed_ < kInlineCredits && !link_->prefers_chunks();
   }
   void count_inline_sent() { ++inline_sent_; }
   void count_inline_taken() { ++inline_taken_; }

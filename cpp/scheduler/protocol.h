@@ -48,6 +48,8 @@ class Protocol {
   size_t groups() const { return groups_.size(); }
   std::vector<OpenOperation> open_operations() const;
   Deadline earliest_deadline() const { return earliest_deadline_; }
+  // When the last move_chunks() would have moved a chunk that had to wait for its time.
+  Deadline retry_at() const { return Deadline::at(retry_at_); }
   // Ends what has timed out.
   void check_deadlines(Nanoseconds now);
 
@@ -186,6 +188,8 @@ class Protocol {
   std::vector<Finished> finished_;
   std::vector<Segment> pieces_;  // scratch of put_next
   Deadline earliest_deadline_ = Deadline::never();
+  Nanoseconds retry_at_ = Link::kNoRetry;
+  size_t next_to_send_ = 0;  // peer; may be one too far
   uint64_t last_token_ = 0;
 };
 

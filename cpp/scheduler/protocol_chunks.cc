@@ -16,6 +16,7 @@ constexpr size_t kPullStepBytes = 256 << 10;
 }  // namespace
 
 bool Protocol::move_chunks() {
+  retry_at_ = Link::kNoRetry;
   for (int level = 0; level < kPriorityLevels; ++level) {
     if (!move_level(level)) continue;
     relieve_starved(level);
@@ -48,13 +49,20 @@ void Protocol::relieve_starved(int level) {
 }
 
 // One chunk in and one out for each peer; the rank's own copies fill the gaps in which no peer has
-// or takes anything.
+// or takes anything. Who comes after the last peer that got a chunk comes first: where links share
+// a wire that is free for one of them, all get as much.
 bool Protocol::move_level(int level) {
   bool any = false;
+  const size_t first = next_to_send_;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    any = put_next(*peers_[i], level) || any;
-    any = drain_chunk(*peers_[i], level) || any;
-    any = pull_next(*peers_[i], level) || any;
+    const size_t place = (first + i) % peers_.size();
+    Peer& peer = *peers_[place];
+    if (put_next(peer, level)) {
+      next_to_send_ = place + 1;
+      any = true;
+    }
+    any = drain_chunk(peer, level) || any;
+    any = pull_next(peer, level) || any;
   }
   return any || copy_next(level);
 }
@@ -66,16 +74,21 @@ void Protocol::raise(int& level, int8_t wish) {
 
 bool Protocol::put_next(Peer& peer, int level) {
   Outgoing* out = peer.sending.front(level);
-  if (out == nullptr || !peer.link().can_put(level)) return false;
+  if (out == nullptr) return false;
   const size_t bytes = std::min(peer.link().chunk_bytes(), out->bytes - out->sent);
+  if (!peer.link().can_put(level, bytes)) {
+    retry_at_ = std::min(retry_at_, peer.link().retry_at());
+    return false;
+  }
   pieces_.clear();
   slice_segments(out->segments, out->sent, bytes, &pieces_);
   if (!peer.try_put(level, {out->peer_token, out->sent}, pieces_)) return false;
+  out->sent += bytes;
+  const bool more = served(peer.sending, level, out->sent == out->bytes);
+  if (peer.sending.front(level) != nullptr) peer.link().goes_on(level);
   // The receiver starts on this chunk while the next one is copied.
   peer.notify();
-  out->sent += bytes;
-  const bool complete = out->sent == out->bytes;
-  if (!served(peer.sending, level, complete)) gone(*out, Path::kChunks);
+  if (!more) gone(*out, Path::kChunks);
   return true;
 }
 

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "cpp/base/clock.h"
 #include "cpp/base/status.h"
 #include "cpp/device/segment.h"
 
@@ -38,7 +40,8 @@ class LinkSink {
 // A link knows nothing of operations, groups, timeouts or priorities beyond the level's number.
 // All calls but those about failure come from the holder of the engine's progress lock. No call
 // blocks. A sender must call notify() after a batch of sends or puts; a refused try_send() or
-// can_put() needs nothing: the peer's polling wakes this side when there is room again.
+// can_put() needs nothing: the peer's polling wakes this side when there is room again, unless
+// retry_at() tells a time.
 class Link {
  public:
   virtual ~Link() = default;
@@ -48,14 +51,22 @@ class Link {
 
   // Copies `head` and `body` as one record; false when the lane is full: try again later.
   virtual bool try_send(std::span<const std::byte> head, std::span<const Segment> body) = 0;
+  // Whether small messages, too, should go as chunks for now: records would overtake the rest.
+  virtual bool prefers_chunks() const { return false; }
   // Hands over the next record; false when there is none.
   virtual bool poll_record(LinkSink& sink) = 0;
 
   // Copies the pieces (at most chunk_bytes() in all) as one chunk; false when the level's credits
   // are spent.
   virtual bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) = 0;
-  // Whether try_put() would take a chunk now.
-  virtual bool can_put(int level) = 0;
+  // Right after a try_put(): the level has more to put, as soon as the link takes it.
+  virtual void goes_on(int) {}
+  // Whether try_put() would take a chunk of so many bytes now.
+  virtual bool can_put(int level, size_t bytes) = 0;
+  // After a put that was refused for the sake of time: when it should be tried again, by now_ns().
+  // Else kNoRetry.
+  static constexpr Nanoseconds kNoRetry = std::numeric_limits<Nanoseconds>::max();
+  virtual Nanoseconds retry_at() const { return kNoRetry; }
   // Hands over the next chunk of the level and returns its credit; false when there is none.
   virtual bool poll_chunk(int level, LinkSink& sink) = 0;
 

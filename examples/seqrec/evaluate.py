@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from freescale_pg import ShardedEmbedding
 from seqrec.batches import Batches, PackedBatch
 from seqrec.dataset import Example
 from seqrec.model import PackedLayout, SequenceModel
-from seqrec.sharded_embedding import ShardedEmbedding
 
 CUTOFF = 10
 

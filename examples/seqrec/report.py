@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from freescale_pg import OpStats
 from freescale_pg.balance import EpochBalance
 from seqrec.evaluate import Metrics
-from seqrec.exchange import BlockedTime
 from seqrec.train import EpochResult
 
 
@@ -79,21 +79,27 @@ class Reporter:
             table.add_row(name, f"{metrics.hit_rate:.4f}", f"{metrics.ndcg:.4f}")
         self._console.print(table)
 
-    def blocked(self, rows: Sequence[BlockedTime], caption: str) -> None:
-        """Prints the time blocked in communication, most blocked first."""
-        table = Table(title="Blocked in communication, training and validation", caption=caption)
+    def blocked(self, ops: Sequence[OpStats]) -> None:
+        """Prints rank 0's time blocked in communication, as counted by freescale's backend."""
+        if not ops:
+            self.line("time blocked in communication: only freescale's backend counts it")
+            return
+        table = Table(
+            title="Blocked in communication, training and validation",
+            caption="rank 0: time inside wait(), all groups",
+        )
         table.add_column("priority")
         table.add_column("op")
         for heading in ("calls", "MB sent", "blocked s", "ms / call"):
             table.add_column(heading, justify="right")
-        for row in sorted(rows, key=lambda row: -row.seconds):
+        for op in sorted(ops, key=lambda op: -op.blocked_seconds):
             table.add_row(
-                row.priority,
-                row.op,
-                str(row.calls),
-                f"{row.bytes_sent / 1e6:.1f}",
-                f"{row.seconds:.3f}",
-                f"{1e3 * row.seconds / max(1, row.calls):.3f}",
+                op.priority,
+                op.op,
+                str(op.calls),
+                f"{op.bytes_sent / 1e6:.1f}",
+                f"{op.blocked_seconds:.3f}",
+                f"{1e3 * op.blocked_seconds / max(1, op.calls):.3f}",
             )
         self._console.print(table)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
+import freescale_pg as fs
 from seqrec import dataset
 from seqrec.dataset import SequenceData
 from seqrec.evaluate import evaluate_popularity
-from seqrec.exchange import make_exchange
 from seqrec.report import Reporter
 from seqrec.settings import Settings
 from seqrec.train import EpochResult, Trainer
@@ -38,13 +38,12 @@ def run(settings: Settings) -> None:
     """
     with _process_group(settings.backend):
         data, warning = dataset.load(settings.data, settings.cache)
-        exchange = make_exchange(settings.backend)
-        trainer = Trainer(settings, data, exchange)
+        trainer = Trainer(settings, data)
         with Reporter(enabled=dist.get_rank() == 0, total_steps=trainer.total_steps) as reporter:
             _announce(reporter, settings, data, warning)
-            exchange.reset()
+            fs.reset_stats()
             history = _train(settings, trainer, data, reporter)
-            reporter.blocked(exchange.blocked(), exchange.caption)
+            reporter.blocked(fs.stats().ops)
             reporter.imbalance(trainer.imbalance(), balanced=settings.balance)
             _conclude(settings, trainer, data, reporter, history)
 

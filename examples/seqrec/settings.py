@@ -21,6 +21,7 @@ class Settings:
     max_steps: int | None
     batch_size: int
     balance: bool
+    overlap: bool
     max_length: int
     dim: int
     layers: int
@@ -70,6 +71,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="give ranks shares of a batch that cost alike; else deal users out in turn",
+    )
+    add(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="fetch rows of the next batch, and send gradients of the last one, behind the "
+        "computation; the result is the same",
     )
     add("--max-steps", type=_count, default=None, help="stop training after this many steps")
 

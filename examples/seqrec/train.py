@@ -4,8 +4,9 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,19 +14,20 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+import freescale_pg as fs
 from freescale_pg.balance import EpochBalance
+from freescale_pg.embedding import Adam
 from seqrec.batches import Batches, PackedBatch
 from seqrec.dataset import Example, SequenceData
 from seqrec.evaluate import Metrics, evaluate_model
-from seqrec.exchange import Exchange
 from seqrec.interactions import DataError
 from seqrec.loss import draw_negatives, sampled_softmax_loss
 from seqrec.model import PackedLayout, SequenceModel
 from seqrec.settings import Settings
-from seqrec.sharded_embedding import ShardedEmbedding
 
 # The part of all steps in which the learning rate rises: Adam's first estimates are poor.
 _WARM_UP = 0.05
+_BETAS = (0.9, 0.98)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,26 @@ class EpochResult:
     seconds: float
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What a step trains on.
+
+    Attributes:
+        number: From 0, over all epochs.
+        batch: This rank's share of the global batch.
+        negatives: Ascending ids, the same on every rank; int64.
+    """
+
+    number: int
+    batch: PackedBatch
+    negatives: Tensor
+
+    @property
+    def ids(self) -> Tensor:
+        """All that is looked up; inputs, targets and negatives share most of their ids."""
+        return torch.cat([self.batch.items, self.batch.targets, self.negatives])
+
+
 class Trainer:
     """Owns the model, the table and their optimizers on one rank.
 
@@ -54,7 +76,7 @@ class Trainer:
     rounding of sums.
     """
 
-    def __init__(self, settings: Settings, data: SequenceData, exchange: Exchange) -> None:
+    def __init__(self, settings: Settings, data: SequenceData) -> None:
         """Builds model and table; collective.
 
         Raises:
@@ -80,14 +102,16 @@ class Trainer:
         self.model = SequenceModel(
             settings.dim, settings.layers, settings.heads, settings.max_length, settings.dropout
         )
-        self.table = ShardedEmbedding(
-            data.num_items, settings.dim, exchange, std=0.02, seed=settings.seed
+        self._table_optimizer = Adam(settings.lr, _BETAS)
+        self.table = fs.ShardedEmbedding(
+            data.num_items,
+            settings.dim,
+            optimizer=self._table_optimizer,
+            std=0.02,
+            seed=settings.seed,
         )
         self._parallel_model = DistributedDataParallel(self.model)
-        self._optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Adam(self.model.parameters(), lr=settings.lr, betas=(0.9, 0.98)),
-            torch.optim.SparseAdam(self.table.parameters(), lr=settings.lr, betas=(0.9, 0.98)),
-        ]
+        self._optimizer = torch.optim.Adam(self.model.parameters(), settings.lr, _BETAS)
 
     @property
     def total_steps(self) -> int:
@@ -110,13 +134,22 @@ class Trainer:
         """
         start = time.perf_counter()
         total, samples, tokens = torch.zeros((), dtype=torch.float64), 0, 0
-        for batch in self._batches.epoch(number):
-            total += self._step(batch)
-            samples += batch.global_examples
-            tokens += batch.global_targets
-            on_step()
-            if self.finished:
-                break
+        with fs.OverlapPipeline(
+            self._model,
+            self._optimizer,
+            self._steps(number),
+            embedding=self.table,
+            ids_of=lambda step: step.ids,
+            overlap=self._settings.overlap,
+        ) as pipeline:
+            self._set_learning_rate()
+            for result in pipeline:
+                total += result["loss_sum"]
+                samples += result["samples"]
+                tokens += result["targets"]
+                self._steps_done += 1
+                self._set_learning_rate()
+                on_step()
         dist.all_reduce(total)
         return EpochResult(float(total) / tokens, samples, tokens, time.perf_counter() - start)
 
@@ -137,33 +170,36 @@ class Trainer:
         self.model.load_state_dict(state[0])
         self.table.load_state_dict(state[1])
 
-    def _step(self, batch: PackedBatch) -> Tensor:
-        """Takes one step; returns this rank's sum of losses before the step."""
-        loss_sum = self._loss_sum(batch) * batch.counts
-        # DDP and the table average gradients over ranks: W * sum_r / N makes that the mean over all
-        # N targets.
-        loss = loss_sum * (self._world_size / batch.global_targets)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
-        loss.backward()
-        self._set_learning_rate()
-        for optimizer in self._optimizers:
-            optimizer.step()
-        self._steps_done += 1
-        return loss_sum.detach()
+    def _steps(self, epoch: int) -> Iterator[_Step]:
+        """Yields what the steps of an epoch train on, up to the limit on steps."""
+        left = self.total_steps - self._steps_done
+        batches = islice(self._batches.epoch(epoch), left)
+        for number, batch in enumerate(batches, start=self._steps_done):
+            generator = torch.Generator().manual_seed(self._seed(2, number))
+            negatives = draw_negatives(self._num_items, self._settings.negatives, generator)
+            yield _Step(number, batch, negatives)
 
-    def _loss_sum(self, batch: PackedBatch) -> Tensor:
-        generator = torch.Generator().manual_seed(self._seed(2, self._steps_done))
-        negatives = draw_negatives(self._num_items, self._settings.negatives, generator)
-        # One exchange for all that the step needs: inputs, targets and negatives share most of
-        # their ids.
-        tokens = len(batch.items)
-        vectors = self.table(torch.cat([batch.items, batch.targets, negatives]))
-        inputs, targets, drawn = vectors.split([tokens, tokens, len(negatives)])
-        seeds = [self._seed(3, self._steps_done, example.user) for example in batch.examples]
+    def _model(self, step: _Step) -> dict[str, Any]:
+        """Computes the loss of a step, and what is counted of it."""
+        batch = step.batch
+        loss_sum = self._loss_sum(step) * batch.counts
+        return {
+            # DDP and the table average gradients over ranks: W * sum_r / N makes that the mean over
+            # all N targets.
+            "loss": loss_sum * (self._world_size / batch.global_targets),
+            "loss_sum": loss_sum,
+            "samples": batch.global_examples,
+            "targets": batch.global_targets,
+        }
+
+    def _loss_sum(self, step: _Step) -> Tensor:
+        batch, tokens = step.batch, len(step.batch.items)
+        vectors = self.table(step.ids)
+        inputs, targets, drawn = vectors.split([tokens, tokens, len(step.negatives)])
+        seeds = [self._seed(3, step.number, example.user) for example in batch.examples]
         predictions = self._parallel_model(inputs, PackedLayout(batch.lengths), seeds)
         return sampled_softmax_loss(
-            predictions, targets, batch.targets, drawn, negatives, self._num_items
+            predictions, targets, batch.targets, drawn, step.negatives, self._num_items
         )
 
     def _seed(self, *index: int) -> int:
@@ -176,6 +212,6 @@ class Trainer:
         done = self._steps_done / self.total_steps
         warm_up = min(1.0, (done + 1 / self.total_steps) / _WARM_UP)
         rate = self._settings.lr * warm_up * 0.5 * (1 + math.cos(math.pi * done))
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+        self._table_optimizer.lr = rate
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate

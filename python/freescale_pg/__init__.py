@@ -48,7 +48,8 @@ __all__ = [
     "stats",
 ]
 
-_MODULES = ("balance", "debug", "embedding", "functional")
+# Not all are in __all__: the last one needs more than this package does.
+_MODULES = ("balance", "debug", "embedding", "functional", "torchrec")
 # The module that defines each other name.
 _HOMES = {
     "BalancedBatchSampler": "balance.sampler",

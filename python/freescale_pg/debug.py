@@ -39,13 +39,14 @@ def dump(path: str | PathLike[str] | None = None) -> Dump:
 
     Returns:
         ``format``, ``host``, ``pid``, ``time_ns`` (wall clock) and ``now_ns`` (the monotonic clock
-        of the times below); ``groups``: by id, each with ``name``, ``rank`` (own), ``size`` and
-        ``global_ranks`` (empty where they are the group's own); ``records``, oldest first, each
-        with ``number``, ``group`` (id), ``op``, ``sequence`` (collectives) or ``peer`` and ``tag``
-        (point-to-point), ``dtype``, ``bytes_in`` and ``bytes_out`` of the tensors, ``priority``
-        (name), ``state`` (``in_flight``, ``completed``, ``failed``), ``paths`` that bytes took
-        (``chunks``, ``pull``, ``inline``, ``local``), ``begin_ns``, ``end_ns``, and where they
-        apply ``failure`` and ``waits_for``.
+        of the times below); ``emulated_link_rate`` (bytes per second that this process may send, by
+        ``FREESCALE_EMULATED_LINK_RATE``; None without it); ``groups``: by id, each with ``name``,
+        ``rank`` (own), ``size`` and ``global_ranks`` (empty where they are the group's own);
+        ``records``, oldest first, each with ``number``, ``group`` (id), ``op``, ``sequence``
+        (collectives) or ``peer`` and ``tag`` (point-to-point), ``dtype``, ``bytes_in`` and
+        ``bytes_out`` of the tensors, ``priority`` (name), ``state`` (``in_flight``, ``completed``,
+        ``failed``), ``paths`` that bytes took (``chunks``, ``pull``, ``inline``, ``local``),
+        ``begin_ns``, ``end_ns``, and where they apply ``failure`` and ``waits_for``.
     """
     # Not at the top: comparing dumps needs no torch.
     from freescale_pg._extension import _C

@@ -1,5 +1,7 @@
 // Every collective's plan, run by real engines over real links between ranks that are threads.
 
+#include "cpp/transport/emulated_nic.h"
+#include "cpp/transport/paced_link.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/ranks.h"
 
@@ -151,6 +153,37 @@ TEST(send_and_receive_by_tag_and_from_anyone) {
       CHECK_OK(self.barrier());
     }
   });
+}
+
+// Nobody rings when a chunk's time has come: the engines wake by themselves.
+TEST(exchange_on_links_of_a_given_rate) {
+  const auto make_wrapper = [] {
+    const auto nic = std::make_shared<EmulatedNic>(uint64_t{50'000'000});
+    return [nic](std::shared_ptr<Link> link) {
+      return std::make_shared<PacedLink>(std::move(link), nic);
+    };
+  };
+  constexpr size_t kBytes = 300'000;
+  for (const EngineOptions& mode : kModes) {
+    run_ranks(
+        3,
+        [](Rank& self) {
+          Buffers bulk(self.rank(), self.size(), kBytes);
+          Buffers urgent(self.rank(), self.size(), kBytes / 10);
+          const Nanoseconds start = now_ns();
+          const auto one = self.start(bulk.plan(self.rank()), Priority::kBackground);
+          const auto other = self.start(urgent.plan(self.rank()), Priority::kUrgent);
+          CHECK_OK(self.finish(*other));
+          CHECK_OK(self.finish(*one));
+          CHECK_GE(now_ns() - start, Nanoseconds{2 * kBytes * 20});
+          for (int peer = 0; peer < self.size(); ++peer) {
+            CHECK(bulk.in[peer] == pattern_bytes(peer, 0, kBytes));
+            CHECK(urgent.in[peer] == pattern_bytes(peer, 0, kBytes / 10));
+          }
+          CHECK_OK(self.barrier());
+        },
+        mode, make_wrapper);
+  }
 }
 
 }  // namespace

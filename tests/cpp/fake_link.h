@@ -31,6 +31,8 @@ class FakeLink : public Link {
   size_t record_limit = 1000;
   size_t chunk_limit = 4;
   size_t largest_record = 32 << 10;
+  // If set: how many chunks this link and the others that it is shared with may still put.
+  size_t* shared_puts = nullptr;
   bool pullable = false;
   // Takes the place of the peer's memory, for addresses that are not real.
   std::function<Status(uint64_t from, std::byte* to, size_t bytes)> pulls_from;
@@ -61,18 +63,20 @@ class FakeLink : public Link {
     return true;
   }
 
-  bool can_put(int level) override {
+  bool can_put(int level, size_t) override {
+    if (shared_puts != nullptr && *shared_puts == 0) return false;
     size_t queued = 0;
     for (const auto& lane : peer_->chunks_) queued += lane.size();
     const bool urgent = level <= priority_level(Priority::kHigh);
     return queued + (urgent ? 0 : kReserved) < chunk_limit;
   }
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override {
-    if (!can_put(level)) return false;
+    if (!can_put(level, 0)) return false;
     Chunk chunk{tag, {}};
     for (const Segment& piece : pieces) {
       chunk.data.insert(chunk.data.end(), piece.data, piece.data + piece.bytes);
     }
+    if (shared_puts != nullptr) --*shared_puts;
     puts.push_back({level, tag.token, tag.offset, chunk.data.size()});
     peer_->chunks_[level].push_back(std::move(chunk));
     return true;

@@ -2,6 +2,7 @@
 // on time but those about ageing, and they only wait for at least so long.
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 
 #include "tests/cpp/check.h"
@@ -59,6 +60,27 @@ std::vector<int> levels_put(Stage& stage, size_t from, int to = 1) {
   return levels;
 }
 
+// As with a card that all of them send through.
+TEST(priority_gives_links_that_share_a_wire_equal_turns) {
+  constexpr int kPeers = 3;
+  Stage stage(1 + kPeers);
+  size_t puts_left = 0;
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (int peer = 1; peer <= kPeers; ++peer) {
+    stage.link(0, peer).shared_puts = &puts_left;
+    transfers.push_back(std::make_unique<Transfer>(stage, 2 * kFew, Priority::kNormal, 0, peer));
+  }
+  stage.exchange_records();
+  for (size_t turn = 0; turn < 2 * kFew * kPeers; ++turn) {
+    puts_left = 1;
+    for (int rank = 0; rank <= kPeers; ++rank) stage.step(rank);
+    const auto puts = [&](int peer) { return stage.link(0, peer).puts.size(); };
+    CHECK_EQ(puts(1) + puts(2) + puts(3), turn + 1);
+    CHECK_GE(std::min({puts(1), puts(2), puts(3)}) + 1, std::max({puts(1), puts(2), puts(3)}));
+  }
+  for (const auto& transfer : transfers) transfer->expect_done();
+}
+
 TEST(priority_urgent_overtakes_bulk_in_flight) {
   for (const bool other_group : {false, true}) {
     Stage stage(2);
@@ -107,8 +129,8 @@ TEST(priority_bulk_cannot_spend_the_last_credit) {
     stage.exchange_records();
     while (stage.step(0)) {
     }
-    CHECK(!stage.link(0, 1).can_put(level(bulk_priority)));
-    CHECK(stage.link(0, 1).can_put(level(Priority::kUrgent)));
+    CHECK(!stage.link(0, 1).can_put(level(bulk_priority), 10));
+    CHECK(stage.link(0, 1).can_put(level(Priority::kUrgent), 10));
     stage.run();
     bulk.expect_done();
   }

@@ -45,9 +45,9 @@ class PrefixedStore : public KeyValueStore {
 
 }  // namespace
 
-Rank::Rank(KeyValueStore& store, int rank, int size, EngineOptions options)
+Rank::Rank(KeyValueStore& store, int rank, int size, EngineOptions options, LinkWrapper wrap)
     : store_(store), rank_(rank), size_(size) {
-  Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(std::move(wrap));
   CHECK_OK(mesh.status());
   mesh_ = std::move(mesh.value());
   engine_ = std::make_unique<Engine>(options, mesh_->doorbell());
@@ -95,12 +95,13 @@ Status Rank::finish(Handle& handle) {
 
 Status Rank::barrier() { return run(signed_plan(plan_barrier(rank_, size_), OpKind::kBarrier)); }
 
-void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options) {
+void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options,
+               const std::function<LinkWrapper()>& make_wrapper) {
   MemoryStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      Rank self(store, rank, size, options);
+      Rank self(store, rank, size, options, make_wrapper ? make_wrapper() : nullptr);
       body(self);
     });
   }

@@ -30,7 +30,8 @@ class MemoryStore : public KeyValueStore {
 // One rank: its own mesh, engine and world group.
 class Rank {
  public:
-  Rank(KeyValueStore& store, int rank, int size, EngineOptions options = {});
+  Rank(KeyValueStore& store, int rank, int size, EngineOptions options = {},
+       LinkWrapper wrap = nullptr);
   ~Rank();
 
   int rank() const { return rank_; }
@@ -61,8 +62,10 @@ class Rank {
   std::shared_ptr<Group> group_;
 };
 
-// Runs `body` on `size` ranks, each a thread, and waits for all.
-void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options = {});
+// Runs `body` on `size` ranks, each a thread, and waits for all. `make_wrapper`, if given, makes
+// the wrapper of each rank's links.
+void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options = {},
+               const std::function<LinkWrapper()>& make_wrapper = nullptr);
 
 // What rank `from` sends to rank `to`: every byte differs by both ranks and by its place.
 std::vector<std::byte> pattern_bytes(int from, int to, size_t bytes);

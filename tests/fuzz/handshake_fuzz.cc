@@ -92,7 +92,7 @@ void use(const ConnectedPeer& peer) {
   for (int i = 0; i < 3; ++i) static_cast<void>(peer.link->poll_record(sink));
   for (int level = 0; level < kPriorityLevels; ++level) {
     static_cast<void>(peer.link->poll_chunk(level, sink));
-    static_cast<void>(peer.link->can_put(level));
+    static_cast<void>(peer.link->can_put(level, 10));
   }
   const std::byte word[8] = {};
   static_cast<void>(peer.link->try_send(word, {}));

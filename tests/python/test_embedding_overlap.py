@@ -217,16 +217,12 @@ def delay_late_gradients(patch: pytest.MonkeyPatch) -> None:
 
 
 def look_up_before_late_gradients(patch: pytest.MonkeyPatch) -> None:
-    def look_ahead(self: EmbeddingOverlap) -> None:
-        if not self._has_looked_ahead:
-            self._has_looked_ahead = True
-            if self._boundary is not None:
-                self._send_early(self._queue[0], self._boundary)
-            self._apply(self._take_late())
-            if self._queue:
-                self._send_ids(self._queue[-1])
+    def fetch_next(self: EmbeddingOverlap) -> None:
+        if self._boundary is not None:
+            self._send_early(self._queue[0], self._boundary)
+        self._apply(self._take_late())
 
-    patch.setattr(EmbeddingOverlap, "look_ahead", look_ahead)
+    patch.setattr(EmbeddingOverlap, "_fetch_next", fetch_next)
 
 
 def change_applied(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], None]) -> None:

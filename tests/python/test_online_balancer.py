@@ -19,33 +19,13 @@ from freescale_pg._agreement import RanksDisagreeError
 from freescale_pg.balance import BalancedBatch, Jagged, Quadratic
 from freescale_pg.balance.global_batch import integer_costs
 from harness.launch import Launcher
+from online_samples import RADIX, history_of, lengths_of, numbers_of
 
 COST = Quadratic(1, 1 / 1024)
-# Of a sample's number: rank, step and place are each below it.
-RADIX = 1000
 
 
 def joined(lists: Iterable[list[int]]) -> list[int]:
     return list(chain.from_iterable(lists))
-
-
-def numbers_of(rank: int, step: int, samples: int) -> torch.Tensor:
-    """Every sample of a run has a number of its own, and all its fields follow from it."""
-    return (rank * RADIX + step) * RADIX + torch.arange(samples)
-
-
-def lengths_of(numbers: torch.Tensor) -> torch.Tensor:
-    """Lognormal, median 20 and sigma 1, at most 800."""
-    normal = [np.random.default_rng(int(number)).standard_normal() for number in numbers]
-    lengths = np.minimum(np.rint(20 * np.exp(normal)), 800).astype(np.int64)
-    return torch.from_numpy(lengths)
-
-
-def history_of(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = lengths_of(numbers)
-    owners = numbers.repeat_interleave(lengths)
-    starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    return owners * RADIX + torch.arange(len(owners)) - starts, lengths
 
 
 def batch_of(numbers: torch.Tensor) -> dict[str, Any]:
@@ -361,48 +341,6 @@ def check_subgroup(rank: int, size: int) -> list[int]:
 def test_a_group_of_its_own(launch: Launcher) -> None:
     expected = [int(n) for rank in range(4) for n in numbers_of(rank, 0, 16)]
     assert sorted(joined(launch(check_subgroup, 4))) == expected
-
-
-def check_keyed_jagged(rank: int, size: int, weighted: bool) -> None:
-    sparse = pytest.importorskip("torchrec.sparse.jagged_tensor", reason="torchrec is missing")
-
-    def keyed(numbers: torch.Tensor) -> Any:
-        """Key "a" has the history, "b" the numbers themselves, "c" nothing."""
-        values, lengths = history_of(numbers)
-        ones, zeros = torch.ones_like(numbers), torch.zeros_like(numbers)
-        everything = torch.cat([values, numbers])
-        return sparse.KeyedJaggedTensor(
-            keys=["a", "b", "c"],
-            values=everything,
-            lengths=torch.cat([lengths, ones, zeros]).int(),
-            weights=everything.double() / 3 if weighted else None,
-        )
-
-    numbers = numbers_of(rank, 0, 32)
-    balancer = OnlineBalancer(None, lambda batch: lengths_of(batch[0]), counts="uneven")
-    stream = [(numbers, keyed(numbers))] if rank < 2 else []
-    (balanced,) = balancer.balance(stream)
-    assert balanced.samples_moved > 0
-    expected = keyed(balanced.batch[0])
-    features = balanced.batch[1]
-    assert features.keys() == expected.keys()
-    assert torch.equal(features.values(), expected.values())
-    assert torch.equal(features.lengths(), expected.lengths())
-    assert features.lengths().dtype == torch.int32
-    assert (features.weights_or_none() is not None) == weighted
-    if weighted:
-        assert torch.equal(features.weights(), expected.weights())
-    returned = balanced.send_back(features)
-    original = keyed(numbers if rank < 2 else numbers[:0])
-    assert torch.equal(returned.values(), original.values())
-    assert torch.equal(returned.lengths(), original.lengths())
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_keyed_jagged_tensors_of_torchrec(launch: Launcher, weighted: bool) -> None:
-    """The third rank learns from the others what it is sent."""
-    pytest.importorskip("torchrec.sparse.jagged_tensor", reason="torchrec is not installed")
-    launch(check_keyed_jagged, 3, weighted)
 
 
 # --- What is wrong on one rank is an error on all -------------------------------------------------

@@ -62,8 +62,15 @@ def test_two_ranks_do_what_one_process_does(alone: dict[str, str], backend: str)
     assert float(result["loss"]) == pytest.approx(float(alone["loss"]), abs=1e-4)
     assert result["pop_ndcg10"] == alone["pop_ndcg10"]
     assert float(result["samples_per_s"]) > 0
-    assert "all_to_all_single" in output
     assert ("URGENT" in output) == (backend == "freescale")
+
+
+def test_overlap_changes_when_rows_travel_and_not_the_training() -> None:
+    together, output = train(2, *SHORT)
+    apart, _ = train(2, *SHORT, "--no-overlap")
+    assert together["loss"] == apart["loss"]
+    assert together["ndcg10"] == apart["ndcg10"]
+    assert "BACKGROUND" in output
 
 
 def test_balance_changes_who_trains_on_what_and_not_the_training(alone: dict[str, str]) -> None:

@@ -88,7 +88,7 @@ bool ShmLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
   return put;
 }
 
-bool ShmLink::can_put(int level) {
+bool ShmLink::can_put(int level, size_t) {
   const bool can = chunk_writer_.can_put(level);
   if (chunk_writer_.corrupt()) distrust("returned a chunk that it did not have");
   return can;

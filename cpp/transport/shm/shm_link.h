@@ -40,7 +40,7 @@ class ShmLink : public Link {
   bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
   bool poll_record(LinkSink& sink) override;
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
-  bool can_put(int level) override;
+  bool can_put(int level, size_t bytes) override;
   bool poll_chunk(int level, LinkSink& sink) override;
   void notify() override;
   bool can_pull() const override { return peer_.can_pull; }

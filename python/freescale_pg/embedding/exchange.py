@@ -11,6 +11,7 @@ from torch import Tensor
 
 from freescale_pg._agreement import RanksDisagreeError, raise_disagreement
 from freescale_pg._priority import Priority
+from freescale_pg.embedding.pieces import Pieces
 from freescale_pg.embedding.placement import Placement
 from freescale_pg.embedding.request import Demand, Request, Selection
 from freescale_pg.embedding.shard import TableShard
@@ -75,22 +76,22 @@ class EmbeddingExchange:
             state: OVER or PROBLEM go without a request.
             priority: URGENT: of the present batch; otherwise of a later one.
         """
-        tables = len(self.placements)
-        counts = request.counts if request is not None else [[0] * tables] * self._size
-        header = torch.tensor([[int(state), *peer] for peer in counts])
+        header = torch.zeros((self._size, 1 + len(self.placements)), dtype=torch.int64)
+        header[:, 0] = int(state)
+        if request is not None:
+            header[:, 1:] = request.pieces.counts
         header = header.to(self.shards[0].weight.device)
         return self._send(self._for_ids(priority), header, len(header), None, None, priority)
 
     def ask(self, request: Request, header: Tensor, priority: Priority) -> Incoming:
         """Sends the ids, once it is known what comes."""
-        theirs = [sum(counts) for counts in header[:, 1:].tolist()]
-        ours = [sum(counts) for counts in request.counts]
+        theirs, ours = header[:, 1:].sum(1).tolist(), request.pieces.of_peers()
         rows = request.wire_rows(self._row_dtype)
         return self._send(self._for_ids(priority), rows, sum(theirs), theirs, ours, priority)
 
     def demand(self, header: Tensor, rows: Tensor) -> Demand:
         """Makes of the others' ids what they ask of this rank."""
-        return Demand(self.shards, header[:, 1:].tolist(), rows)
+        return Demand(self.shards, Pieces(header[:, 1:].cpu()), rows)
 
     def answer(
         self,
@@ -136,9 +137,8 @@ class EmbeddingExchange:
             of_rows: What to say; by table, bool, shape ``[rows]``.
             priority: Of the message.
         """
-        pieces = [piece for peer in demand.masks(of_rows) for piece in peer]
-        wire = torch.cat(pieces).to(torch.uint8)
-        theirs, ours = [sum(peer) for peer in request.counts], [sum(peer) for peer in demand.counts]
+        wire = demand.wire_masks(of_rows)
+        theirs, ours = request.pieces.of_peers(), demand.pieces.of_peers()
         return self._send(self._on_path, wire, sum(theirs), theirs, ours, priority)
 
     def all_have_batches(self, header: Tensor) -> bool:

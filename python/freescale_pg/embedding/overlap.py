@@ -10,14 +10,17 @@ What holds, in the words of this module: for each batch N the holders of rows kn
 batch N-1 needed (*fresh* rows: those that it may have changed) and which N+1 will (*awaited* ones).
 The others can travel early, or late.
 
-    step N:   begin       apply gradients N-1 of awaited rows; send fresh vectors N   URGENT
-                          learn what N and N+1 share, and tell                        HIGH
-              (forward)
-              look_ahead  apply the late gradients N-1; send the other vectors N+1    LOW
-                          send the ids of N+2                                         LOW
-              (backward)
-              end         send gradients N of awaited rows                            HIGH
-                          send the late gradients N                                   BACKGROUND
+    step N:  begin       apply gradients N-1 of awaited rows; send fresh vectors N    URGENT
+                         learn what N and N+1 share, and tell                         HIGH
+             (forward)   meanwhile: apply the late gradients N-1, when they have come;
+                         then send the other vectors N+1                              LOW
+             look_ahead  send the ids of N+2                                          LOW
+             (backward)
+             end         send gradients N of awaited rows                             HIGH
+                         send the late gradients N                                    BACKGROUND
+
+What is to be done meanwhile is done by a thread that lives from begin to end, so that it is not
+held up by the model. It touches rows that the step does not.
 """
 
 from collections import deque
@@ -29,6 +32,7 @@ import torch
 from torch import Tensor
 
 from freescale_pg._priority import Priority
+from freescale_pg.embedding.background import Background
 from freescale_pg.embedding.exchange import Incoming, State
 from freescale_pg.embedding.lookup import Ids
 from freescale_pg.embedding.request import Demand, Request, Selection
@@ -137,7 +141,7 @@ class EmbeddingOverlap:
         self._boundary: _Boundary | None = None
         self._urgent_gradients: _Gradients | None = None
         self._late_gradients: _Gradients | None = None
-        self._has_looked_ahead = False
+        self._meanwhile: Background | None = None
         self._is_attached = True
         embedding.attach(self)
 
@@ -194,26 +198,22 @@ class EmbeddingOverlap:
         batch = self._queue.popleft()
         if not self._knows_demand(batch):
             return self._exchange.check(batch.header.wait(), batch.problem)
-        self._current, self._has_looked_ahead = batch, False
+        self._current = batch
         self._apply(self._take_urgent())
         batch.urgent = self._fetch(batch)
         self._boundary = self._compare(batch)
+        self._meanwhile = Background(self._fetch_next)
         self._store(batch, batch.urgent)
         return True
 
     def look_ahead(self) -> None:
-        """Sends what the next batch needs and this one does not; collective. After the forward.
+        """Sends the ids of the batch after the next one; collective. After the forward.
 
         Raises:
             RuntimeError: No step has begun, or a rank is lost.
+            RanksDisagreeError: As :meth:`begin`, of that batch.
         """
         self._present("look_ahead")
-        if self._has_looked_ahead:
-            return
-        self._has_looked_ahead = True
-        self._apply(self._take_late())
-        if self._boundary is not None:
-            self._send_early(self._queue[0], self._boundary)
         if self._queue:
             self._send_ids(self._queue[-1])
 
@@ -224,7 +224,7 @@ class EmbeddingOverlap:
             RuntimeError: No step has begun, or a rank is lost.
         """
         batch = self._present("end")
-        self.look_ahead()
+        self._join()
         assert batch.request is not None and batch.demand is not None
         gradients = [
             torch.zeros_like(vectors) if vectors.grad is None else vectors.grad
@@ -245,6 +245,7 @@ class EmbeddingOverlap:
 
         Then the shards are what they would be without overlap. What was prefetched stays good.
         """
+        self._join()
         self._apply(self._take_late())
         self._apply(self._take_urgent())
 
@@ -257,6 +258,7 @@ class EmbeddingOverlap:
         if self._current is not None:
             # What one rank has sent before its error, all must have.
             self.look_ahead()
+        self._join()
         dropped = [*self._queue] if self._current is None else [self._current, *self._queue]
         boundary, self._boundary, self._current = self._boundary, None, None
         self._queue.clear()
@@ -283,11 +285,11 @@ class EmbeddingOverlap:
         For errors that may not have come on all ranks. The gradients of steps that have ended are
         on their way already, so they are applied unless a rank is lost.
         """
-        self._queue.clear()
-        self._current = self._boundary = None
         try:
             self.settle()
         finally:
+            self._queue.clear()
+            self._current = self._boundary = None
             self._let_go()
 
     def serve(
@@ -355,10 +357,25 @@ class EmbeddingOverlap:
         batch.request.store(urgent.wait(), which, vectors)
         batch.vectors = [each.requires_grad_() for each in vectors]
 
+    def _fetch_next(self) -> None:
+        """What goes on while the model computes: rows of the next batch are fetched.
+
+        Those that this batch does not need may still lack gradients of the one before.
+        """
+        self._apply(self._take_late())
+        if self._boundary is not None:
+            self._send_early(self._queue[0], self._boundary)
+
+    def _join(self) -> None:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile.join()
+
     def _send_early(self, batch: _Batch, boundary: _Boundary) -> None:
         assert batch.request is not None and batch.demand is not None
-        asked = Selection.of(batch.request.masks(boundary.fresh_told.wait()))
-        demanded = Selection.of(batch.demand.masks(boundary.fresh_rows))
+        told = boundary.fresh_told.wait()
+        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
+        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(boundary.fresh_rows))
         batch.fresh, batch.settled = (asked[0], demanded[0]), (asked[1], demanded[1])
         batch.early = self._exchange.answer(
             batch.request, batch.demand, batch.settled, Priority.LOW
@@ -389,8 +406,9 @@ class EmbeddingOverlap:
             return (None, None), None, None
         assert batch.request is not None and batch.demand is not None
         rows = self._boundary.awaited_rows
-        asked = Selection.of(batch.request.masks(self._boundary.awaited_told.wait()))
-        demanded = Selection.of(batch.demand.masks(rows))
+        told = self._boundary.awaited_told.wait()
+        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
+        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(rows))
         return (asked[0], demanded[0]), (asked[1], demanded[1]), rows
 
     def _give_back(

@@ -1,32 +1,47 @@
 """What the ranks want of each other's tables for one batch, from both ends.
 
-A :class:`Request` is what this rank asks for, a :class:`Demand` what the others ask of its shards.
-Both cut everything into *pieces*, one for each peer and table, peer by peer and within a peer table
-by table: that is the order on the wire. An *entry* is one row of a piece.
+A :class:`Request` is what this rank asks for, a :class:`Demand` what all ask of its shards. Both
+consist of :class:`~freescale_pg.embedding.pieces.Pieces`, and each entry of the one is an entry of
+the other on another rank.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from freescale_pg.embedding.pieces import Pieces
 from freescale_pg.embedding.placement import Placement
 from freescale_pg.embedding.shard import TableShard
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Some entries of every piece, as indices into it; ``[peer][table]``, int64, ascending."""
+    """Some entries.
 
-    entries: list[list[Tensor]]
+    Attributes:
+        entries: By table: indices of the entries of all peers, ascending; int64.
+        pieces: Theirs.
+    """
+
+    entries: list[Tensor]
+    pieces: Pieces
 
     @staticmethod
-    def of(masks: list[list[Tensor]]) -> tuple["Selection", "Selection"]:
-        """Returns the entries whose mask is set, and the others."""
+    def of(pieces: Pieces, masks: Sequence[Tensor]) -> tuple["Selection", "Selection"]:
+        """Returns the entries whose mask is set, and the others.
+
+        Args:
+            pieces: Of all entries.
+            masks: By table, of each entry; bool.
+        """
+        chosen = pieces.of_selected(masks)
         return (
-            Selection([[mask.nonzero()[:, 0] for mask in peer] for peer in masks]),
-            Selection([[(mask == 0).nonzero()[:, 0] for mask in peer] for peer in masks]),
+            Selection([mask.nonzero()[:, 0] for mask in masks], chosen),
+            Selection(
+                [(~mask).nonzero()[:, 0] for mask in masks], Pieces(pieces.counts - chosen.counts)
+            ),
         )
 
 
@@ -36,7 +51,8 @@ class Request:
     Attributes:
         positions: By table: the positions of the rows, ascending; each once, or with duplicates as
             often as it occurs. int64.
-        counts: Entries of each piece; ``[peer][table]``.
+        pieces: What each peer is asked for. Of a table that is cut by columns, every peer that
+            holds any is asked for all rows.
     """
 
     def __init__(
@@ -58,8 +74,18 @@ class Request:
             sizes = [len(tensor) for tensor in tensors]
             self.positions.append(positions)
             self._given.append(list(zip(tensors, inverse.split(sizes), strict=True)))
-        self._slices = self._cut()
-        self.counts = [[part.stop - part.start for part in peer] for peer in self._slices]
+        self.pieces = Pieces(
+            torch.stack(
+                [
+                    _entries_of_peers(placement, positions)
+                    for placement, positions in zip(placements, self.positions, strict=True)
+                ],
+                dim=1,
+            )
+        )
+        self._widths = torch.tensor(
+            [[len(shard.columns) for shard in placement.shards] for placement in placements]
+        ).T
 
     def find(self, table: int, ids: Tensor) -> Tensor | None:
         """Returns where the rows of ids stand among ``positions``; None: not all do.
@@ -79,11 +105,18 @@ class Request:
 
     def wire_rows(self, dtype: torch.dtype) -> Tensor:
         """Returns the rows within their holders' shards, in wire order."""
-        pieces = [
-            self.positions[table][part] - self._placements[table].shards[peer].rows.start
-            for peer, table, part in self._pieces()
-        ]
-        return torch.cat(pieces).to(dtype)
+        rows = []
+        for table, (placement, positions) in enumerate(
+            zip(self._placements, self.positions, strict=True)
+        ):
+            asked = self.pieces.counts[:, table]
+            entries = int(asked.sum())
+            # Every holder of columns is asked for all.
+            everyone = positions.repeat(entries // max(1, len(positions)))
+            starts = torch.tensor([shard.rows.start for shard in placement.shards])
+            first = starts.repeat_interleave(asked, output_size=entries).to(positions.device)
+            rows.append((everyone - first).to(dtype))
+        return self.pieces.to_wire(rows)
 
     def empty_vectors(self, dtype: torch.dtype) -> list[Tensor]:
         """Returns room for the vectors; by table, shape ``[entries, dim]``."""
@@ -92,60 +125,60 @@ class Request:
             for positions, placement in zip(self.positions, self._placements, strict=True)
         ]
 
-    def masks(self, wire: Tensor) -> list[list[Tensor]]:
-        """Cuts one value for each entry, in wire order, into pieces."""
-        parts = iter(wire.split([count for peer in self.counts for count in peer]))
-        return [[next(parts) for _ in peer] for peer in self.counts]
+    def masks(self, wire: Tensor) -> list[Tensor]:
+        """Returns what is said of each entry on the wire; by table, bool."""
+        return [told.to(torch.bool) for told in self.pieces.to_tables(wire)]
 
     def sizes(self, selection: Selection | None) -> list[int]:
         """Returns how many values come from, or go to, each peer."""
-        return [
-            sum(
-                count * len(placement.shards[peer].columns)
-                for count, placement in zip(counts, self._placements, strict=True)
-            )
-            for peer, counts in enumerate(_counts(self.counts, selection))
-        ]
+        return self._pieces(selection).of_peers(self._widths)
 
     def store(self, wire: Tensor, selection: Selection | None, vectors: list[Tensor]) -> None:
         """Puts what came into ``vectors``, by table, shape ``[entries, dim]``."""
-        first = 0
-        for peer, table, part in self._pieces():
-            columns = self._columns(peer, table)
-            rows = part if selection is None else selection.entries[peer][table] + part.start
-            count = _length(rows)
-            if count and (width := columns.stop - columns.start):
-                piece = wire[first : first + count * width].view(count, width)
-                vectors[table][rows, columns] = piece
-                first += count * width
+        values = self._pieces(selection).to_tables(wire, self._widths)
+        for table, given in enumerate(values):
+            for rows, columns, piece in self._parts(table, selection):
+                room = vectors[table][:, columns]
+                part = given[piece].view(-1, room.shape[1])
+                if rows is None:
+                    room.copy_(part)
+                else:
+                    room.index_copy_(0, rows, part)
 
     def gather(self, gradients: Sequence[Tensor], selection: Selection | None) -> Tensor:
         """Returns gradients of vectors in wire order; those of :meth:`store`."""
-        pieces = []
-        for peer, table, part in self._pieces():
-            rows = part if selection is None else selection.entries[peer][table] + part.start
-            pieces.append(gradients[table][rows, self._columns(peer, table)].reshape(-1))
-        return torch.cat(pieces)
+        values = [gradients[0].new_empty(0)]
+        for table, of_table in enumerate(gradients):
+            for rows, columns, _ in self._parts(table, selection):
+                part = of_table[:, columns]
+                values.append(part if rows is None else part.index_select(0, rows))
+        return self._pieces(selection).to_wire(values, self._widths)
 
-    def _cut(self) -> list[list[slice]]:
-        world_size = len(self._placements[0].shards)
-        slices: list[list[slice]] = [[] for _ in range(world_size)]
-        for placement, positions in zip(self._placements, self.positions, strict=True):
-            bounds = [(shard.rows.start, shard.rows.stop) for shard in placement.shards]
-            places = torch.searchsorted(positions, torch.tensor(bounds).to(positions.device))
-            for peer, (low, high) in enumerate(places.tolist()):
-                holds = not placement.shards[peer].holds_nothing
-                slices[peer].append(slice(low, high) if holds else slice(0, 0))
-        return slices
+    def _pieces(self, selection: Selection | None) -> Pieces:
+        return self.pieces if selection is None else selection.pieces
 
-    def _pieces(self) -> Iterator[tuple[int, int, slice]]:
-        for peer, tables in enumerate(self._slices):
-            for table, part in enumerate(tables):
-                yield peer, table, part
+    def _parts(
+        self, table: int, selection: Selection | None
+    ) -> list[tuple[Tensor | None, slice, slice]]:
+        """Returns which rows (None: all) and columns travel, and where among the table's values.
 
-    def _columns(self, peer: int, table: int) -> slice:
-        columns = self._placements[table].shards[peer].columns
-        return slice(columns.start, columns.stop)
+        One part, but for tables that are cut by columns: there one for each peer with any.
+        """
+        chosen = None if selection is None else selection.entries[table]
+        placement = self._placements[table]
+        if placement.table.sharding != "column":
+            return [(chosen, slice(0, placement.table.dim), slice(None))]
+        parts, first = [], 0
+        counts = self._pieces(selection).counts[:, table].tolist()
+        by_peer = [None] * len(counts) if chosen is None else chosen.split(counts)
+        for shard, count, entries in zip(placement.shards, counts, by_peer, strict=True):
+            columns = slice(shard.columns.start, shard.columns.stop)
+            size = count * len(shard.columns)
+            rows = None if entries is None else entries % max(1, len(self.positions[table]))
+            if size:
+                parts.append((rows, columns, slice(first, first + size)))
+            first += size
+        return parts
 
 
 class Demand:
@@ -153,32 +186,27 @@ class Demand:
 
     Attributes:
         rows: By table: the rows that are asked for by anybody, ascending, each once; int64.
-        counts: Entries of each piece; ``[peer][table]``.
+        pieces: What each peer asks for.
     """
 
-    def __init__(
-        self, shards: Sequence[TableShard], counts: list[list[int]], wire_rows: Tensor
-    ) -> None:
+    def __init__(self, shards: Sequence[TableShard], pieces: Pieces, wire_rows: Tensor) -> None:
         """Sorts what came.
 
         Args:
             shards: This rank's, by table.
-            counts: Entries of each piece.
+            pieces: What each peer asks for.
             wire_rows: Rows within the shards, in wire order.
         """
         self._shards = shards
-        self.counts = counts
-        pieces = iter(wire_rows.to(torch.int64).split([count for peer in counts for count in peer]))
-        by_peer = [[next(pieces) for _ in peer] for peer in counts]
+        self.pieces = pieces
         self.rows: list[Tensor] = []
-        # Where the row of each entry stands in ``rows``.
-        self._places: list[list[Tensor]] = [[] for _ in counts]
-        for table in range(len(shards)):
-            parts = [peer[table] for peer in by_peer]
-            rows, places = torch.unique(torch.cat(parts), return_inverse=True)
+        # By table, where the row of each entry stands in ``rows``.
+        self._places: list[Tensor] = []
+        for entries in pieces.to_tables(wire_rows):
+            rows, places = torch.unique(entries.to(torch.int64), return_inverse=True)
             self.rows.append(rows)
-            for peer, part in enumerate(places.split([len(part) for part in parts])):
-                self._places[peer].append(part)
+            self._places.append(places)
+        self._widths = torch.tensor([shard.width for shard in shards]).expand(pieces.counts.shape)
 
     def shared_with(self, other: "Demand") -> list[Tensor]:
         """Returns which of ``rows`` another batch also needs; by table, bool."""
@@ -187,27 +215,26 @@ class Demand:
             for own, others in zip(self.rows, other.rows, strict=True)
         ]
 
-    def masks(self, of_rows: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Returns for each entry what is said of its row; pieces."""
-        return [[of_rows[table][part] for table, part in enumerate(peer)] for peer in self._places]
+    def masks(self, of_rows: Sequence[Tensor]) -> list[Tensor]:
+        """Returns for each entry what is said of its row; by table."""
+        return [said[places] for said, places in zip(of_rows, self._places, strict=True)]
+
+    def wire_masks(self, of_rows: Sequence[Tensor]) -> Tensor:
+        """Returns the same in wire order; uint8."""
+        return self.pieces.to_wire(self.masks(of_rows)).to(torch.uint8)
 
     def sizes(self, selection: Selection | None) -> list[int]:
         """Returns how many values go to, or come from, each peer."""
-        return [
-            sum(count * shard.width for count, shard in zip(counts, self._shards, strict=True))
-            for counts in _counts(self.counts, selection)
-        ]
+        return self._pieces(selection).of_peers(self._widths)
 
     @torch.no_grad()
     def look_up(self, selection: Selection | None) -> Tensor:
         """Returns the vectors of the entries, in wire order."""
-        pieces = []
-        for peer, tables in enumerate(self._places):
-            for table, places in enumerate(tables):
-                chosen = places if selection is None else places[selection.entries[peer][table]]
-                rows = self.rows[table][chosen]
-                pieces.append(self._shards[table].weight[rows].reshape(-1))
-        return torch.cat(pieces)
+        values = [
+            shard.weight.index_select(0, rows[self._chosen(table, selection)])
+            for table, (shard, rows) in enumerate(zip(self._shards, self.rows, strict=True))
+        ]
+        return self._pieces(selection).to_wire(values, self._widths)
 
     def add_up(
         self, wire: Tensor, selection: Selection | None, of_rows: Sequence[Tensor] | None
@@ -223,26 +250,31 @@ class Demand:
             By table: rows, and the sums of their gradients of shape ``[rows, width]``.
         """
         sums = []
-        parts = wire.split(self.sizes(selection))
-        offsets = [0] * len(parts)
-        for table, shard in enumerate(self._shards):
-            rows, targets = self.rows[table], None
+        values = self._pieces(selection).to_tables(wire, self._widths)
+        for table, (shard, given) in enumerate(zip(self._shards, values, strict=True)):
+            rows, targets = self.rows[table], self._chosen(table, selection)
             if of_rows is not None:
-                targets = of_rows[table].cumsum(0) - 1
+                targets = (of_rows[table].cumsum(0) - 1)[targets]
                 rows = rows[of_rows[table]]
             total = wire.new_zeros((len(rows), shard.width))
-            for peer, tables in enumerate(self._places):
-                places = tables[table]
-                if selection is not None:
-                    places = places[selection.entries[peer][table]]
-                if targets is not None:
-                    places = targets[places]
-                size = len(places) * shard.width
-                piece = parts[peer][offsets[peer] : offsets[peer] + size]
-                total.index_add_(0, places, piece.view(len(places), shard.width))
-                offsets[peer] += size
+            # In the order of the entries, so of the peers: on the CPU one after the other.
+            total.index_add_(0, targets, given.view(len(targets), shard.width))
             sums.append((rows, total))
         return sums
+
+    def _pieces(self, selection: Selection | None) -> Pieces:
+        return self.pieces if selection is None else selection.pieces
+
+    def _chosen(self, table: int, selection: Selection | None) -> Tensor:
+        places = self._places[table]
+        return places if selection is None else places[selection.entries[table]]
+
+
+def _entries_of_peers(placement: Placement, positions: Tensor) -> Tensor:
+    bounds = torch.tensor([(shard.rows.start, shard.rows.stop) for shard in placement.shards])
+    ends = torch.searchsorted(positions, bounds.to(positions.device)).cpu()
+    holds = torch.tensor([not shard.holds_nothing for shard in placement.shards])
+    return ends.diff(dim=1)[:, 0] * holds
 
 
 def _sorted(positions: Tensor, dedup: bool) -> tuple[Tensor, Tensor]:
@@ -253,13 +285,3 @@ def _sorted(positions: Tensor, dedup: bool) -> tuple[Tensor, Tensor]:
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
     return ascending, inverse
-
-
-def _counts(whole: list[list[int]], selection: Selection | None) -> list[list[int]]:
-    if selection is None:
-        return whole
-    return [[len(entries) for entries in peer] for peer in selection.entries]
-
-
-def _length(rows: slice | Tensor) -> int:
-    return len(rows) if isinstance(rows, Tensor) else rows.stop - rows.start

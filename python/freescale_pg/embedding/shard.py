@@ -217,7 +217,7 @@ class TableShard(nn.Module):
 
 
 def _one_per_row(repeated: torch.Tensor) -> torch.Tensor:
-    """Undoes the repetition for each column: exactly, if columns were cut as they are now."""
+    """Undoes the repetition for each column; exactly, where the columns were cut as now."""
     first = repeated[:, 0]
     alike = (repeated == first[:, None]).all(dim=1)
     return torch.where(alike, first, repeated.mean(dim=1))

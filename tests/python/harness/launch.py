@@ -38,13 +38,16 @@ class RanksFailed(AssertionError):
     """At least one rank failed; the message has the traceback and the output of each."""
 
 
-def start_fork_server() -> None:
+def start_fork_server(further: Collection[str] = ()) -> None:
     """Prepares a process with torch loaded, from which ranks are forked in milliseconds.
 
     It is clean: no threads, no groups, nothing of what earlier tests did.
+
+    Args:
+        further: Modules to load besides :data:`PRELOADED`.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *further])
 
 
 class Launcher:

@@ -1,10 +1,10 @@
 """What a step waits for its embedding exchange, plain and overlapped, on links of a given rate.
 
-    python benchmarks/overlap.py                           # 4 ranks, 10 and 30 % shared: 2 minutes
+    python benchmarks/overlap.py                           # 4 ranks, 10 and 30 % shared: 4 minutes
     python benchmarks/overlap.py --ranks 8 --shared 0,0.1,0.3,0.5,1
     python benchmarks/overlap.py --plot timeline.svg       # needs matplotlib
 
-Every rank looks up 4096 different ids of 128 float32 in each step, in a table dealt to all ranks,
+Every rank looks up 8192 different ids of 128 float32 in each step, in a table dealt to all ranks,
 and sends their gradients back. Computing (30 % forward, 60 % backward, 10 % optimizer) is a sleep:
 it takes no CPU, as it would not with a GPU, and lasts ``--compute`` times as long as the link needs
 for the ids, vectors and gradients of a step. *Shared* is the part of a batch's rows that the batch
@@ -14,8 +14,9 @@ The link is emulated: freescale by ``FREESCALE_EMULATED_LINK_RATE``, gloo on net
 the kernel's token bucket (root and iproute2; else it is left out). Rates are low so that what two
 cores need for copying is small beside them; what matters is the ratio of computing to exchange.
 
-*Exposed* is the time of a step less its sleeps, of the slowest rank, median over the steps: waiting
-for the exchange, and the CPU time of look-ups and copies. The freescale schedules take turns in the
+*Exposed* is the time for which a step waits for messages, of the rank that waits longest, median
+over the steps. *Rest* is what is left beside it and the sleeps: processor time of look-ups and
+copies, which a device would do beside its other work. The freescale schedules take turns in the
 same processes, a few steps each, whose first two are not counted. *blocking*: ids, vectors and
 gradients when they are needed. *FIFO*: the overlapped schedule with one priority for all messages.
 *prioritised*: with the priorities of freescale_pg.embedding.overlap. *Urgent ms* is how long the
@@ -32,7 +33,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,6 +59,7 @@ _HEADER = [
     "step ms",
     "computing ms",
     "exposed ms",
+    "rest ms",
     "less by",
     "urgent ms",
     "idle ms",
@@ -106,6 +108,7 @@ def _record(training: Training, backend: str, shape: Shape, idle: float | None) 
         "backend": backend,
         "steps": [asdict(step) for step in training.steps],
         "computing": [asdict(interval) for interval in training.compute.intervals],
+        "waiting": [asdict(interval) for interval in training.waits],
         "idle": idle,
         "calls": [
             [call["begin_ns"] / 1e9, call["end_ns"] / 1e9, call["priority"], call["bytes_in"]]
@@ -133,23 +136,40 @@ def idle_seconds(shape: Shape, group: dist.ProcessGroup) -> float:
 # --- The launcher's side ----------------------------------------------------------------------
 
 
-def exposed_seconds(result: dict[str, Any]) -> tuple[float, float, float]:
-    """Returns a step's time, what it computed, and the rest, of the slowest rank; medians."""
-    rows = []
-    for number in range(len(result["ranks"][0]["steps"])):
-        of_ranks = []
-        for rank in result["ranks"]:
-            step = rank["steps"][number]
-            slept = sum(
-                each["end"] - each["begin"]
-                for each in rank["computing"]
-                if step["begin"] <= each["begin"] <= step["end"]
-            )
-            of_ranks.append((step["end"] - step["begin"] - slept, slept))
-        exposed, slept = max(of_ranks)
-        rows.append((exposed + slept, slept, exposed))
-    step_times, slept_times, exposed_times = zip(*rows, strict=True)
-    return median(step_times), median(slept_times), median(exposed_times)
+@dataclass(frozen=True)
+class StepTime:
+    """Where the seconds of one step went, on one rank."""
+
+    whole: float
+    computing: float
+    exposed: float
+
+    @property
+    def rest(self) -> float:
+        """Neither computing nor waiting."""
+        return self.whole - self.computing - self.exposed
+
+
+def step_times(result: dict[str, Any]) -> list[StepTime]:
+    """Returns each step of the rank that waits longest in it."""
+    return [
+        max(
+            (_step_time(rank, step) for rank, step in zip(result["ranks"], steps, strict=True)),
+            key=lambda time: time.exposed,
+        )
+        for steps in zip(*(rank["steps"] for rank in result["ranks"]), strict=True)
+    ]
+
+
+def _step_time(rank: dict[str, Any], step: dict[str, float]) -> StepTime:
+    def within(intervals: list[dict[str, float]]) -> float:
+        return sum(
+            each["end"] - each["begin"]
+            for each in intervals
+            if step["begin"] <= each["begin"] <= step["end"]
+        )
+
+    return StepTime(step["end"] - step["begin"], within(rank["computing"]), within(rank["waiting"]))
 
 
 def urgent_seconds(result: dict[str, Any]) -> float | None:
@@ -169,7 +189,8 @@ def rows_of(results: Sequence[dict[str, Any]], rate: float) -> list[list[str]]:
     lines = []
     blocking: dict[float, float] = {}
     for result in results:
-        step, computing, exposed = exposed_seconds(result)
+        times = step_times(result)
+        exposed = median(time.exposed for time in times)
         backend = result["ranks"][0]["backend"]
         shared = result["shared"]
         if backend == "freescale" and result["schedule"] == "blocking":
@@ -183,7 +204,10 @@ def rows_of(results: Sequence[dict[str, Any]], rate: float) -> list[list[str]]:
                 f"{backend}, {result['schedule']}",
                 str(len(result["ranks"])),
                 f"{100 * shared:g}",
-                *(f"{1e3 * seconds:.1f}" for seconds in (step, computing, exposed)),
+                f"{1e3 * median(time.whole for time in times):.1f}",
+                f"{1e3 * median(time.computing for time in times):.1f}",
+                f"{1e3 * exposed:.1f}",
+                f"{1e3 * median(time.rest for time in times):.1f}",
                 "–" if less is None else f"{100 * less:.0f} %",
                 "–" if urgent is None else f"{1e3 * urgent:.1f}",
                 "–"
@@ -232,7 +256,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--ranks", type=int, default=4)
     add("--shared", type=_numbers, default=[0.1, 0.3], help="parts of a batch, comma-separated")
     add("--rate", type=float, default=10e6, help="bytes per second that each rank sends")
-    add("--ids", type=int, default=4096, help="per rank and step")
+    add("--ids", type=int, default=8192, help="per rank and step")
     add("--dim", type=int, default=128)
     add("--compute", type=float, default=1.2, help="as a multiple of the exchange's time")
     add("--rounds", type=int, default=4, help=f"of {_MEASURED} measured steps for each schedule")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,8 @@ from torch import Tensor
 import freescale_pg as fs
 from freescale_pg import Priority
 from freescale_pg.embedding import SGD, EmbeddingOverlap, exchange
+from freescale_pg.embedding.background import Background
+from freescale_pg.embedding.exchange import Incoming
 
 # How a step's computation is divided: a backward takes twice a forward, and the optimizer of the
 # dense part little.
@@ -105,12 +108,14 @@ class Training:
     Attributes:
         name: Shown in the table.
         steps: Per measured step, when it ran.
+        waits: When the training's own thread waited for a message, or for the thread beside it.
         compute: Its computation.
     """
 
     def __init__(self, name: str, shape: Shape, group: dist.ProcessGroup, *, overlap: bool) -> None:
         self.name = name
         self.steps: list[Interval] = []
+        self.waits: list[Interval] = []
         self.compute = Compute(shape.compute_seconds)
         self._table = fs.ShardedEmbedding(
             group.size() * _POOL * shape.ids, shape.dim, group=group, optimizer=SGD(1e-3)
@@ -121,11 +126,15 @@ class Training:
 
     def run(self, warm_up: int, measured: int) -> None:
         """Takes steps; collective."""
-        for number in range(warm_up + measured):
-            begin = time.monotonic()
-            self._step()
-            if number >= warm_up:
-                self.steps.append(Interval(self.name, begin, time.monotonic()))
+        with (
+            patch.object(Incoming, "wait", self._noted(Incoming.wait)),
+            patch.object(Background, "join", self._noted(Background.join)),
+        ):
+            for number in range(warm_up + measured):
+                begin = time.monotonic()
+                self._step()
+                if number >= warm_up:
+                    self.steps.append(Interval(self.name, begin, time.monotonic()))
 
     def close(self) -> None:
         """Ends what is under way; collective."""
@@ -146,6 +155,21 @@ class Training:
         loss.backward()
         self._overlap.end()
         self.compute.optimize()
+
+    def _noted(self, wait: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns a method that also notes when it ran, on this thread."""
+        own = threading.get_ident()
+
+        def noted(of: Any) -> Any:
+            begin = time.monotonic()
+            try:
+                return wait(of)
+            finally:
+                # The backward of CPU tensors runs on the thread that calls it.
+                if threading.get_ident() == own:
+                    self.waits.append(Interval("waiting", begin, time.monotonic()))
+
+        return noted
 
     def _prefetch(self, overlap: EmbeddingOverlap) -> None:
         ids = next(self._ids)

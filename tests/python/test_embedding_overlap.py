@@ -305,7 +305,9 @@ def expected_traffic(case: Case, rank: int, size: int, embedding: ShardedEmbeddi
     others = [each for each in range(size) if each != rank]
     sent: Counter[str] = Counter()
     header, vector = 2 * 8, DIM * 4
-    sent["LOW"] += (case.steps + 1) * len(others) * header
+    # The first step waits for its ids. After the last one comes the end.
+    sent["URGENT"] += len(others) * header
+    sent["LOW"] += case.steps * len(others) * header
     for step in range(case.steps):
         before = needed[step - 1] if step else needed[step]
         after = needed[step + 1] if step + 1 < case.steps else needed[step]
@@ -317,7 +319,7 @@ def expected_traffic(case: Case, rank: int, size: int, embedding: ShardedEmbeddi
                     sent["HIGH"] += (step + 1 < case.steps) + (step > 0)
             for row in asked[step][rank]:
                 if holder(row) == other:
-                    sent["LOW"] += 4
+                    sent["LOW" if step else "URGENT"] += 4
                     sent["HIGH" if row in after else "BACKGROUND"] += vector
     return sent
 

@@ -56,6 +56,7 @@ class _Batch:
     Attributes:
         request: None: the end, or a problem.
         problem: Why there is no request.
+        priority: Of its ids: URGENT where the next step waits for them.
         header: What the others announced.
         ids: What they ask for; None: not sent yet.
         demand: The same, sorted; None: not known yet.
@@ -68,6 +69,7 @@ class _Batch:
 
     request: Request | None
     problem: Exception | None
+    priority: Priority
     header: Incoming
     ids: Incoming | None = None
     demand: Demand | None = None
@@ -177,8 +179,10 @@ class EmbeddingOverlap:
         else:
             request, problem = self._request([each for each in ids if each is not None])
             state = State.BATCH if problem is None else State.PROBLEM
-        header = self._exchange.announce(request, state, Priority.LOW)
-        self._queue.append(_Batch(request, problem, header))
+        awaited = not self._queue and self._current is None
+        priority = Priority.URGENT if awaited else Priority.LOW
+        header = self._exchange.announce(request, state, priority)
+        self._queue.append(_Batch(request, problem, priority, header))
 
     def begin(self) -> bool:
         """Begins the step of the oldest prefetched batch; collective.
@@ -328,7 +332,7 @@ class EmbeddingOverlap:
         header = batch.header.wait()
         if batch.ids is None and self._exchange.all_have_batches(header):
             assert batch.request is not None
-            batch.ids = self._exchange.ask(batch.request, header, Priority.LOW)
+            batch.ids = self._exchange.ask(batch.request, header, batch.priority)
 
     def _knows_demand(self, batch: _Batch) -> bool:
         """Waits for the others' ids; False: there are none, as not all ranks have such a batch."""

@@ -2,7 +2,7 @@
 # they need on the first run and re-install nothing on the next.
 #
 #   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [OVERLAP=0] [ARGS="..."]
-#   make test   [TORCH=2.14.1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
+#   make test   [TORCH=2.14.1] [WORKERS=1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
@@ -29,6 +29,8 @@ BALANCE ?= 1
 OVERLAP ?= 1
 ARGS ?=
 PYTEST_ARGS ?=
+# Tests at once: each starts a few processes, which wait for each other much of the time.
+WORKERS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
 SECONDS ?= 60
 FUZZ ?= $(patsubst tests/fuzz/%_fuzz.cc,%,$(wildcard tests/fuzz/*_fuzz.cc))
 CTEST_ARGS ?=
@@ -122,7 +124,7 @@ test-cpp: build
 
 .PHONY: test-python
 test-python: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
-	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/python -n $(WORKERS) $(PYTEST_ARGS)
 
 # In the same environment: TorchRec's packages leave torch, numpy and pytest as they are.
 .PHONY: test-torchrec
@@ -130,7 +132,7 @@ test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
   $(STAMPS)/requirements-torchrec
 	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
 	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
-	$(BIN)/python -m pytest tests/torchrec $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/torchrec -n $(WORKERS) $(PYTEST_ARGS)
 
 # The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation
 # from Python.

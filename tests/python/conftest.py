@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -34,6 +35,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault_size" in metafunc.fixturenames:
         sizes = [int(word) for word in metafunc.config.getoption("--fault-sizes").split(",")]
         metafunc.parametrize("fault_size", sizes)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With pytest-xdist, tests run in worker processes, whose outputs the main one collects."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["wake_times"] = session.config.stash[WAKE_TIMES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[WAKE_TIMES] += getattr(node, "workeroutput", {}).get("wake_times", [])
 
 
 def pytest_terminal_summary(

@@ -1,6 +1,7 @@
 """One rank of a test: what runs in each process that the launcher starts."""
 
 import faulthandler
+import importlib.util
 import os
 import sys
 import tempfile
@@ -77,6 +78,7 @@ def run_rank(setting: Setting, rank: int, reports: Connection) -> None:
     tempfile.tempdir = str(setting.directory)
     # Threads of ATen would count as left behind, and ranks outnumber cores.
     torch.set_num_threads(1)
+    _silence_progress_bars()
     try:
         report = Report(value=_run_body(setting, rank))
     except BaseException:
@@ -86,6 +88,18 @@ def run_rank(setting: Setting, rank: int, reports: Connection) -> None:
         # At once, without destructors: the peers must learn of it and not wait for the timeout.
         sys.stdout.flush()
         os._exit(1)
+
+
+def _silence_progress_bars() -> None:
+    """Keeps what torch's compiler starts for progress bars from counting as left behind.
+
+    It does where tqdm is installed, as TorchRec's tests need it: a thread and semaphores that stay.
+    """
+    if importlib.util.find_spec("tqdm") is not None:
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0
+        tqdm.get_lock()
 
 
 def _run_body(setting: Setting, rank: int) -> Any:

@@ -1,6 +1,6 @@
 """Overlapped training that fails, ends early, is looked into between steps, or used wrongly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -251,6 +251,53 @@ def test_a_rank_without_memory_for_a_batch_is_an_error_on_all(launch: Launcher) 
     launch(check_memory_error, 3)
 
 
+class Loader:
+    """Batches, of which one cannot be read on this rank."""
+
+    def __init__(self, batches: Iterable[torch.Tensor], unreadable: int | None) -> None:
+        self._batches = enumerate(batches)
+        self._unreadable = unreadable
+
+    def __iter__(self) -> "Loader":
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        step, batch = next(self._batches)
+        if step == self._unreadable:
+            raise OSError("the file is gone")
+        return batch
+
+
+def check_failing_loader(rank: int, size: int, overlap: bool) -> None:
+    case = Case("Adam", 50, steps=12, skipped=(0, 7))
+    plain = new_training(case).plainly(case.batches(rank), case.skipped)
+    training = new_training(case)
+    batches = case.batches(rank)
+    loader = Loader(batches, unreadable=7 if rank == 1 else None)
+
+    def ids_of(batch: torch.Tensor) -> torch.Tensor:
+        if rank == 0 and batch is batches[0]:
+            raise KeyError("ids")
+        return batch
+
+    messages = {0: "rank 0: KeyError: 'ids'", 7: "rank 1: OSError: the file is gone"}
+    with training.pipeline(loader, ids_of=ids_of, overlap=overlap) as steps:
+        for step in range(case.steps):
+            if step in messages:
+                with pytest.raises(RanksDisagreeError, match=messages[step]):
+                    steps.step()
+            else:
+                training.record(steps.step())
+    assert_same(training, plain, "loader")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_loader_that_fails_on_one_rank_is_an_error_on_all(
+    launch: Launcher, overlap: bool
+) -> None:
+    launch(check_failing_loader, 2, overlap)
+
+
 # --- Between steps --------------------------------------------------------------------------------
 
 
@@ -473,7 +520,7 @@ def check_results(rank: int, size: int) -> None:
     with pytest.raises(TypeError, match=r"must return a loss of one element.*got 'loss'"), steps:
         steps.step()
     steps = training.pipeline(case.batches(rank), ids_of=lambda batch: None)
-    with pytest.raises(TypeError, match="ids_of must return the ids of a batch, got None"), steps:
+    with pytest.raises(RanksDisagreeError, match="ids_of must return the ids of a batch"), steps:
         steps.step()
     with pytest.raises(ValueError, match="give it an optimizer"):
         EmbeddingOverlap(ShardedEmbedding(4, 2))

@@ -165,24 +165,24 @@ class EmbeddingOverlap:
         Raises:
             RuntimeError: After :meth:`detach`, or a rank is lost.
         """
-        if not self._is_attached:
-            raise RuntimeError("prefetch() after detach()")
-        if self._queue:
-            last = self._queue[-1]
-            self._send_ids(last)
-            if self._exchange.is_over(last.header.wait()):
-                # Ranks that are over ask for nothing more, so neither may the others.
-                self._queue.append(last)
-                return
         if len(ids) == 1 and ids[0] is None:
-            request, problem, state = None, None, State.OVER
-        else:
-            request, problem = self._request([each for each in ids if each is not None])
-            state = State.BATCH if problem is None else State.PROBLEM
-        awaited = not self._queue and self._current is None
-        priority = Priority.URGENT if awaited else Priority.LOW
-        header = self._exchange.announce(request, state, priority)
-        self._queue.append(_Batch(request, problem, priority, header))
+            self._announce(State.OVER)
+            return
+        request, problem = self._request([each for each in ids if each is not None])
+        self._announce(State.BATCH if problem is None else State.PROBLEM, request, problem)
+
+    def prefetch_failed(self, problem: Exception) -> None:
+        """Says, in place of :meth:`prefetch`, that this rank could not get its batch; collective.
+
+        Then that batch's :meth:`begin` raises an error on all ranks.
+
+        Args:
+            problem: What all ranks are told.
+
+        Raises:
+            RuntimeError: After :meth:`detach`, or a rank is lost.
+        """
+        self._announce(State.PROBLEM, problem=problem)
 
     def begin(self) -> bool:
         """Begins the step of the oldest prefetched batch; collective.
@@ -326,6 +326,23 @@ class EmbeddingOverlap:
         # Whatever it is: the other ranks wait for this one.
         except Exception as error:
             return None, error
+
+    def _announce(
+        self, state: State, request: Request | None = None, problem: Exception | None = None
+    ) -> None:
+        if not self._is_attached:
+            raise RuntimeError("prefetch() after detach()")
+        if self._queue:
+            last = self._queue[-1]
+            self._send_ids(last)
+            if self._exchange.is_over(last.header.wait()):
+                # Ranks that are over ask for nothing more, so neither may the others.
+                self._queue.append(last)
+                return
+        awaited = not self._queue and self._current is None
+        priority = Priority.URGENT if awaited else Priority.LOW
+        header = self._exchange.announce(request, state, priority)
+        self._queue.append(_Batch(request, problem, priority, header))
 
     def _send_ids(self, batch: _Batch) -> None:
         """Sends ids, as soon as it is known how many come, and that all ranks have some."""

@@ -18,6 +18,8 @@ IdsOf: TypeAlias = Callable[[Any], Ahead | list[Ahead]]
 
 # Beside the present batch: the next one, whose rows travel, and the one whose ids do.
 _AHEAD = 2
+# In the place of a batch that the loader failed to give.
+_MISSING = object()
 
 
 class OverlapPipeline:
@@ -85,8 +87,8 @@ class OverlapPipeline:
 
         Raises:
             StopIteration: There are no more batches, on all ranks.
-            RanksDisagreeError: On all ranks, if only some have another batch, or the ids of one are
-                impossible.
+            RanksDisagreeError: On all ranks, in the batch's own step, if only some have another
+                one, if the ids of one are impossible, or if its loader or ``ids_of`` failed.
             RuntimeError: A rank is lost.
         """
         self._prefetch(max(1, self._ahead))
@@ -155,13 +157,23 @@ class OverlapPipeline:
             place = self._overlap.prefetched
             if place and self._batches[place - 1] is None:
                 return
-            if place == len(self._batches):
-                self._batches.append(next(self._loader, None))
-            self._overlap.prefetch(*self._ids(self._batches[place]))
+            # What goes wrong here is told to all ranks, which would wait for this one.
+            try:
+                if place == len(self._batches):
+                    self._batches.append(next(self._loader, None))
+                ids = self._ids(self._batches[place])
+            except Exception as error:
+                if place == len(self._batches):
+                    self._batches.append(_MISSING)
+                self._overlap.prefetch_failed(error)
+            else:
+                self._overlap.prefetch(*ids)
 
     def _ids(self, batch: Any | None) -> list[Ahead | None]:
         if batch is None:
             return [None]
+        if batch is _MISSING:
+            raise RuntimeError("the loader failed to give this batch")
         ids = self._ids_of(batch)
         if ids is None:
             # To the overlap it would mean that there are no more batches.

@@ -94,12 +94,12 @@ class TableShard(nn.Module):
         """
         if not len(rows):
             return
-        values = self.weight[rows]
-        state = {name: kept[rows] for name, kept in self.state.items()}
+        values = self.weight.index_select(0, rows)
+        state = {name: kept.index_select(0, rows) for name, kept in self.state.items()}
         optimizer.update(values, gradients, state, lr=lr, step=step)
-        self.weight[rows] = values
+        self.weight.index_copy_(0, rows, values)
         for name, changed in state.items():
-            self.state[name][rows] = changed
+            self.state[name].index_copy_(0, rows, changed)
 
     @property
     def layout(self) -> torch.Tensor:

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,15 +92,15 @@ def run_rank(setting: Setting, rank: int, reports: Connection) -> None:
 
 
 def _silence_progress_bars() -> None:
-    """Keeps what torch's compiler starts for progress bars from counting as left behind.
+    """Has torch's compiler leave no thread and no shared semaphores for progress bars.
 
-    It does where tqdm is installed, as TorchRec's tests need it: a thread and semaphores that stay.
+    It would where tqdm is installed, as TorchRec's tests need it.
     """
     if importlib.util.find_spec("tqdm") is not None:
         from tqdm import tqdm
 
         tqdm.monitor_interval = 0
-        tqdm.get_lock()
+        tqdm.set_lock(threading.RLock())
 
 
 def _run_body(setting: Setting, rank: int) -> Any:

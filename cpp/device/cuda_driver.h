@@ -22,13 +22,13 @@ template <typename... Args>
 class Call<Code(Args...)> {
  public:
   // A failure names the call and the driver's name of the error.
-  Status operator()(Args... args) const {
-    const Code code = entry_(args...);
-    return code == Code::kSuccess ? Status() : failure(names_, name_, code);
-  }
+  Status operator()(Args... args) const { return status(entry_(args...)); }
 
   // For callers that react to what is returned, as kNotReady of the queries.
   Code code(Args... args) const { return entry_(args...); }
+  Status status(Code code) const {
+    return code == Code::kSuccess ? Status() : failure(names_, name_, code);
+  }
 
  private:
   friend class Driver;

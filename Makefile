@@ -53,7 +53,8 @@ STAMPS := $(VENV)/.stamps
 BUILD_DIR := build/torch-$(TORCH)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fuzz, \
+CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fakes/* \
+  tests/fuzz, \
   $(folder)/*.h $(folder)/*.cc))
 PYTHON_FILES = python examples benchmarks tests tools cmake setup.py
 TYPED_FILES = python/freescale_pg tools tests/conformance $(wildcard examples benchmarks)

@@ -1,0 +1,279 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "tests/fakes/cuda_driver/calls.h"
+#include "tests/fakes/cuda_driver/entry.h"
+#include "tests/fakes/cuda_driver/faults.h"
+#include "tests/fakes/cuda_driver/memory.h"
+#include "tests/fakes/cuda_driver/settings.h"
+
+namespace fake_cuda::calls {
+namespace {
+
+// What devices of today ask for.
+constexpr size_t kGranularity = 2 << 20;
+
+// What an IpcMemoryHandle says. The memory is found through the exporter's descriptors, so it must
+// live, and both be the same user.
+struct ExportedMemory {
+  static constexpr uint64_t kMagic = 0x4652455343414c45;
+  uint64_t magic;
+  pid_t process;
+  int descriptor;
+  uint64_t inode;
+};
+static_assert(sizeof(ExportedMemory) <= sizeof(IpcMemoryHandle));
+
+// The memory that an exporter's handle names.
+Code open_exported(const ExportedMemory& exported, std::shared_ptr<Physical>* physical) {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", exported.process, exported.descriptor);
+  UniqueFd fd(open(path, O_RDWR | O_CLOEXEC));
+  struct stat about{};
+  if (!fd.valid() || fstat(fd.get(), &about) != 0) return Code::kMapFailed;
+  // The descriptor is another file's by now: the memory was freed.
+  if (about.st_ino != exported.inode) return Code::kInvalidHandle;
+  *physical = Physical::adopt(std::move(fd));
+  return *physical != nullptr ? Code::kSuccess : Code::kInvalidHandle;
+}
+
+template <typename T>
+Code answer(void* value, T content) {
+  std::memcpy(value, &content, sizeof(content));
+  return Code::kSuccess;
+}
+
+Code attribute_of(const Region& region, void* value, PointerAttribute attribute, Context context) {
+  const bool is_host = region.kind == Region::Kind::kHost;
+  switch (attribute) {
+    case PointerAttribute::kContext:
+      return answer(value, context);
+    case PointerAttribute::kMemoryType:
+      return answer(value, is_host ? MemoryType::kHost : MemoryType::kDevice);
+    case PointerAttribute::kBufferId:
+      return answer(value, region.buffer_id);
+    case PointerAttribute::kDeviceOrdinal:
+      return is_host ? Code::kInvalidValue : answer(value, region.physical->device);
+    case PointerAttribute::kIsLegacyIpcCapable:
+      return answer(value, region.kind == Region::Kind::kAllocated);
+    case PointerAttribute::kRangeStart:
+      return answer(value, region.start);
+    case PointerAttribute::kRangeSize:
+      return answer(value, region.bytes);
+    case PointerAttribute::kAllowedHandleTypes:
+      return answer(value, region.kind == Region::Kind::kMapped
+                               ? static_cast<uint64_t>(region.physical->handle_types)
+                               : uint64_t{0});
+  }
+  return Code::kInvalidValue;
+}
+
+}  // namespace
+
+Code mem_alloc(DevicePtr* address, size_t bytes) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().allocate(address, bytes, entry.device().ordinal());
+}
+
+Code mem_free(DevicePtr address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().free(address);
+}
+
+Code mem_get_address_range(DevicePtr* base, size_t* bytes, DevicePtr address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  const auto region = AddressSpace::get().find(address);
+  if (region == nullptr) return Code::kNotFound;
+  if (base != nullptr) *base = region->start;
+  if (bytes != nullptr) *bytes = region->bytes;
+  return Code::kSuccess;
+}
+
+Code pointer_get_attribute(void* value, PointerAttribute attribute, DevicePtr address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  const auto region = AddressSpace::get().find(address);
+  if (region == nullptr) return Code::kInvalidValue;
+  return attribute_of(*region, value, attribute, reinterpret_cast<Context>(&entry.device()));
+}
+
+Code ipc_get_mem_handle(IpcMemoryHandle* handle, DevicePtr address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  const auto region = AddressSpace::get().find(address);
+  // Neither what is mapped in halves, nor what another process exported.
+  if (region == nullptr || region->kind != Region::Kind::kAllocated) return Code::kInvalidValue;
+  struct stat about{};
+  if (fstat(region->physical->fd.get(), &about) != 0) return Code::kMapFailed;
+  const ExportedMemory exported{ExportedMemory::kMagic, getpid(), region->physical->fd.get(),
+                                about.st_ino};
+  std::memset(handle, 0, sizeof(*handle));
+  std::memcpy(handle, &exported, sizeof(exported));
+  return Code::kSuccess;
+}
+
+Code ipc_open_mem_handle(DevicePtr* address, IpcMemoryHandle handle, unsigned flags) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  if (const auto code = occurs(Fault::kIpcDenied)) return static_cast<Code>(*code);
+  ExportedMemory exported;
+  std::memcpy(&exported, &handle, sizeof(exported));
+  if (flags != kIpcLazyEnablePeerAccess) return Code::kInvalidValue;
+  if (exported.magic != ExportedMemory::kMagic) return Code::kInvalidHandle;
+  if (exported.process == getpid()) return Code::kInvalidContext;
+  std::shared_ptr<Physical> physical;
+  if (const Code code = open_exported(exported, &physical); code != Code::kSuccess) return code;
+  const int here = entry.device().ordinal();
+  if (physical->device != here && !Settings::get().can_access_peer(here, physical->device)) {
+    return Code::kPeerAccessUnsupported;
+  }
+  return AddressSpace::get().import(address, std::move(physical));
+}
+
+Code ipc_close_mem_handle(DevicePtr address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().close(address);
+}
+
+Code mem_get_allocation_granularity(size_t* bytes, const AllocationProperties*, Granularity) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  *bytes = kGranularity;
+  return Code::kSuccess;
+}
+
+Code mem_create(AllocationHandle* handle, size_t bytes, const AllocationProperties* properties,
+                unsigned long long flags) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  const bool sensible = flags == 0 && bytes > 0 && bytes % kGranularity == 0 &&
+                        properties->type == AllocationType::kPinned &&
+                        properties->location.type == LocationType::kDevice;
+  if (!sensible) return Code::kInvalidValue;
+  if (DeviceState::get(properties->location.id) == nullptr) return Code::kInvalidDevice;
+  if (properties->requested_handle_types == HandleType::kFabric) return Code::kNotSupported;
+  std::shared_ptr<Physical> physical = Physical::create(bytes, properties->location.id);
+  if (physical == nullptr) return Code::kOutOfMemory;
+  physical->handle_types = properties->requested_handle_types;
+  *handle = AllocationHandles::get().own(std::move(physical));
+  return Code::kSuccess;
+}
+
+Code mem_release(AllocationHandle handle) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  return AllocationHandles::get().release(handle);
+}
+
+Code mem_address_reserve(DevicePtr* address, size_t bytes, size_t, DevicePtr,
+                         unsigned long long flags) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  if (flags != 0) return Code::kInvalidValue;
+  return AddressSpace::get().reserve(address, bytes);
+}
+
+Code mem_address_free(DevicePtr address, size_t bytes) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  return AddressSpace::get().unreserve(address, bytes);
+}
+
+Code mem_map(DevicePtr address, size_t bytes, size_t offset, AllocationHandle handle,
+             unsigned long long flags) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  std::shared_ptr<Physical> physical = AllocationHandles::get().find(handle);
+  if (physical == nullptr || flags != 0) return Code::kInvalidValue;
+  return AddressSpace::get().map(address, bytes, offset, std::move(physical));
+}
+
+Code mem_unmap(DevicePtr address, size_t bytes) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  return AddressSpace::get().unmap(address, bytes);
+}
+
+Code mem_set_access(DevicePtr address, size_t bytes, const AccessDescription* access,
+                    size_t count) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  for (size_t i = 0; i < count; ++i) {
+    const auto region = AddressSpace::get().find(address);
+    if (region == nullptr || region->physical == nullptr) return Code::kInvalidValue;
+    const int device = access[i].location.id;
+    const int owner = region->physical->device;
+    if (DeviceState::get(device) == nullptr ||
+        (device != owner && !Settings::get().can_access_peer(device, owner))) {
+      return Code::kInvalidDevice;
+    }
+    const Code code = AddressSpace::get().set_access(address, bytes, device,
+                                                     access[i].flags != AccessFlags::kNone);
+    if (code != Code::kSuccess) return code;
+  }
+  return Code::kSuccess;
+}
+
+Code mem_export_to_shareable_handle(void* shareable, AllocationHandle handle, HandleType type,
+                                    unsigned long long flags) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  const std::shared_ptr<Physical> physical = AllocationHandles::get().find(handle);
+  const bool allowed = physical != nullptr && flags == 0 &&
+                       type == HandleType::kPosixFileDescriptor && physical->handle_types == type;
+  if (!allowed) return Code::kInvalidValue;
+  const int fd = fcntl(physical->fd.get(), F_DUPFD_CLOEXEC, 0);
+  return fd >= 0 ? answer(shareable, fd) : Code::kOperatingSystem;
+}
+
+Code mem_import_from_shareable_handle(AllocationHandle* handle, void* shareable, HandleType type) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  if (const auto code = occurs(Fault::kIpcDenied)) return static_cast<Code>(*code);
+  if (type != HandleType::kPosixFileDescriptor) return Code::kNotSupported;
+  // The descriptor itself, in the place of a pointer; it stays the caller's.
+  const int theirs = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+  std::shared_ptr<Physical> physical = Physical::adopt(UniqueFd(fcntl(theirs, F_DUPFD_CLOEXEC, 0)));
+  if (physical == nullptr) return Code::kInvalidValue;
+  physical->handle_types = type;
+  *handle = AllocationHandles::get().own(std::move(physical));
+  return Code::kSuccess;
+}
+
+Code mem_retain_allocation_handle(AllocationHandle* handle, void* address) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  const auto region = AddressSpace::get().find(reinterpret_cast<DevicePtr>(address));
+  if (region == nullptr || region->kind != Region::Kind::kMapped) return Code::kInvalidValue;
+  *handle = AllocationHandles::get().own(region->physical);
+  return Code::kSuccess;
+}
+
+Code mem_host_alloc(void** address, size_t bytes, unsigned) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().allocate_host(address, bytes);
+}
+
+Code mem_free_host(void* address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().free_host(address);
+}
+
+Code mem_host_register(void* address, size_t bytes, unsigned) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().register_host(address, bytes);
+}
+
+Code mem_host_unregister(void* address) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().unregister_host(address);
+}
+
+Code mem_host_get_device_pointer(DevicePtr* address, void* host, unsigned flags) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return flags == 0 ? AddressSpace::get().host_device_pointer(address, host) : Code::kInvalidValue;
+}
+
+}  // namespace fake_cuda::calls

@@ -443,7 +443,8 @@ TEST(streams_have_priorities_and_end) {
 TEST(a_destroyed_stream_ends_its_work_and_its_thread) {
   on_each_version({}, [](StandIn& stand_in) {
     const Driver& driver = stand_in.driver();
-    CHECK_OK(driver.stream_destroy(stand_in.stream()));  // a sanitizer starts a thread with the first
+    CHECK_OK(
+        driver.stream_destroy(stand_in.stream()));  // a sanitizer starts a thread with the first
     const testing::Footprint before = testing::Footprint::now();
     for (int i = 0; i < 10; ++i) CHECK_OK(driver.stream_destroy(stand_in.stream()));
     // The system lists a thread for a moment after it was joined.

@@ -104,8 +104,9 @@ TEST(a_wait_is_for_the_record_before_it) {
     CHECK_OK(driver.stream_wait_event(waiting, event, 0));
     stand_in.wait(recording, go, 1);
     CHECK_OK(driver.event_record(event, recording));  // not waited for
-    CHECK_OK(driver.event_destroy(event));
     finish(stand_in, waiting);
+    CHECK(driver.event_query.code(event) == Code::kNotReady);
+    CHECK_OK(driver.event_destroy(event));
     expect_not_ready(stand_in, recording);
     go.store(1);
     finish(stand_in, recording);

@@ -215,7 +215,6 @@ class EmbeddingOverlap:
 
         Raises:
             RuntimeError: No step has begun, or a rank is lost.
-            RanksDisagreeError: As :meth:`begin`, of that batch.
         """
         self._present("look_ahead")
         if self._queue:
@@ -394,10 +393,7 @@ class EmbeddingOverlap:
 
     def _send_early(self, batch: _Batch, boundary: _Boundary) -> None:
         assert batch.request is not None and batch.demand is not None
-        told = boundary.fresh_told.wait()
-        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
-        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(boundary.fresh_rows))
-        batch.fresh, batch.settled = (asked[0], demanded[0]), (asked[1], demanded[1])
+        batch.fresh, batch.settled = _divided(batch, boundary.fresh_told, boundary.fresh_rows)
         batch.early = self._exchange.answer(
             batch.request, batch.demand, batch.settled, Priority.LOW
         )
@@ -425,12 +421,9 @@ class EmbeddingOverlap:
         """Returns the entries whose gradients the next batch waits for, the others, and rows."""
         if self._boundary is None:
             return (None, None), None, None
-        assert batch.request is not None and batch.demand is not None
         rows = self._boundary.awaited_rows
-        told = self._boundary.awaited_told.wait()
-        asked = Selection.of(batch.request.pieces, batch.request.masks(told))
-        demanded = Selection.of(batch.demand.pieces, batch.demand.masks(rows))
-        return (asked[0], demanded[0]), (asked[1], demanded[1]), rows
+        awaited, others = _divided(batch, self._boundary.awaited_told, rows)
+        return awaited, others, rows
 
     def _give_back(
         self,
@@ -465,3 +458,17 @@ class EmbeddingOverlap:
         if self._current is None:
             raise RuntimeError(f"{call}() without a begin()")
         return self._current
+
+
+def _divided(batch: _Batch, told: Incoming, of_rows: list[Tensor]) -> tuple[_Both, _Both]:
+    """Returns the entries of which something is so, and the others, as both ends know them.
+
+    Args:
+        batch: Whose entries.
+        told: What the holders say of this rank's entries.
+        of_rows: What this rank says of the rows that it holds; by table, bool.
+    """
+    assert batch.request is not None and batch.demand is not None
+    asked = Selection.of(batch.request.pieces, batch.request.masks(told.wait()))
+    demanded = Selection.of(batch.demand.pieces, batch.demand.masks(of_rows))
+    return (asked[0], demanded[0]), (asked[1], demanded[1])

@@ -548,6 +548,7 @@ TEST(without_peer_access_there_is_no_address) {
           const Memory memory(on, kind, 1), another(on, Kind::kDescriptor, 1);
           share(exported, memory, peer);
           share(exported, another, peer);
+          share(exported, Memory(on, Kind::kDescriptor, 1), peer);
           peer.receive<char>();
         }
       },
@@ -556,9 +557,11 @@ TEST(without_peer_access_there_is_no_address) {
           const Held before = Held::now(on);
           ImportedMemory imported(on.context());
           const ExportedPiece piece = receive_shared(imported, peer);
+          receive_shared(imported, peer);
           const auto acquired = imported.acquire(piece, Deadline::never());
           CHECK_OK(acquired);
           CHECK(!acquired.value().has_value());
+          CHECK_EQ(Held::now(on), before);
           // It is known from then on, and nothing is waited for or kept.
           const auto unknown = imported.acquire({999, 0, 1}, Deadline::never());
           CHECK_OK(unknown);

@@ -73,7 +73,7 @@ class ImportedMemory {
   std::mutex mutex_;  // never held during a call of the driver
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Allocation> allocations_;
-  std::unordered_set<uint64_t> removed_;  // of these some, while in use, and others that were
+  std::unordered_set<uint64_t> removed_;  // may still be in allocations_, until closed
   bool has_access_ = true;                // until the driver says no
   bool interrupted_ = false;
 };

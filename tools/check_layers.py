@@ -23,6 +23,7 @@ CXX_LAYERS = (
     "cpp/device",
     "cpp/transport",
     "cpp/transport/shm",
+    "cpp/transport/cuda_ipc",
     "cpp/rendezvous",
     "cpp/scheduler",
     "cpp/collectives",

@@ -63,8 +63,9 @@ enum class PointerAttribute : int {
   kBufferId = 7,             // uint64_t, never given twice in a process; addresses are
   kDeviceOrdinal = 9,        // int
   kIsLegacyIpcCapable = 10,  // bool
-  kRangeStart = 11,          // DevicePtr
+  kRangeStart = 11,          // DevicePtr; of the reservation, where memory is mapped
   kRangeSize = 12,           // size_t
+  kMapped = 13,              // bool; reserved addresses may be without memory
   kAllowedHandleTypes = 14,  // uint64_t, bits of HandleType
 };
 

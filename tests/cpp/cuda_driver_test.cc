@@ -232,10 +232,12 @@ TEST(device_memory_has_a_range_and_a_buffer_id) {
     CHECK_EQ(attribute(driver, PointerAttribute::kMemoryType, memory),
              static_cast<uint64_t>(MemoryType::kDevice));
 
+    // Addresses are given again, ids are not.
     const uint64_t id = attribute(driver, PointerAttribute::kBufferId, memory);
     CHECK_OK(driver.mem_free(memory));
     CHECK(driver.mem_free.code(memory) == Code::kInvalidValue);
-    CHECK_NE(attribute(driver, PointerAttribute::kBufferId, stand_in.allocate(10'000)), id);
+    CHECK_EQ(stand_in.allocate(10'000), memory);
+    CHECK_NE(attribute(driver, PointerAttribute::kBufferId, memory), id);
   });
 }
 
@@ -337,6 +339,7 @@ TEST(memory_is_mapped_in_two_halves) {
     CHECK_OK(driver.mem_create(&handle, page, &properties, 0));
     DevicePtr address = 0;
     CHECK_OK(driver.mem_address_reserve(&address, 2 * page, 0, 0, 0));
+    CHECK(driver.mem_map.code(address + page, page, page, handle, 0) == Code::kInvalidValue);
     CHECK_OK(driver.mem_map(address + page, page, 0, handle, 0));
     CHECK(driver.mem_map.code(address + page, page, 0, handle, 0) == Code::kInvalidValue);
 
@@ -356,6 +359,19 @@ TEST(memory_is_mapped_in_two_halves) {
     AllocationHandle again = 0;
     CHECK_OK(driver.mem_retain_allocation_handle(&again, reinterpret_cast<void*>(address + page)));
     CHECK_EQ(again, handle);
+
+    // The range of an address is the mapping for the one, and the reservation for the other.
+    DevicePtr base = 0;
+    size_t bytes = 0;
+    CHECK_OK(driver.mem_get_address_range(&base, &bytes, address + page + 1));
+    CHECK_EQ(base, address + page);
+    CHECK_EQ(bytes, page);
+    CHECK(driver.mem_get_address_range.code(&base, &bytes, address) == Code::kNotFound);
+    for (const DevicePtr within : {address, address + page}) {
+      CHECK_EQ(attribute(driver, PointerAttribute::kRangeStart, within), address);
+      CHECK_EQ(attribute(driver, PointerAttribute::kRangeSize, within), 2 * page);
+      CHECK_EQ(attribute(driver, PointerAttribute::kMapped, within), within != address);
+    }
 
     // The mapping keeps the memory when the handle has no owner any more.
     CHECK_OK(driver.mem_release(handle));

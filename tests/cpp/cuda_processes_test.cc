@@ -1,85 +1,25 @@
 // Device memory and words that several processes share, on the stand-in driver.
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <functional>
 #include <string>
 
 #include "cpp/device/cuda_context.h"
 #include "cpp/device/cuda_driver.h"
-#include "cpp/rendezvous/unix_socket.h"
 #include "tests/cpp/check.h"
-#include "tests/cpp/processes.h"
 #include "tests/cpp/stand_in_driver.h"
+#include "tests/cpp/stand_in_pair.h"
 
 namespace freescale::cuda {
 namespace {
 
-using testing::ChildProcess;
+using testing::Channel;
 using testing::Environment;
+using testing::on_two_processes;
+using testing::on_two_processes_each_version;
 using testing::StandIn;
-
-// One end of a socket between two processes.
-class Channel {
- public:
-  explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
-
-  template <typename T>
-  void send(const T& value, std::span<const int> fds = {}) const {
-    CHECK_OK(send_message(socket_.get(), std::as_bytes(std::span(&value, 1)), fds));
-  }
-  template <typename T>
-  T receive(UniqueFd* fd = nullptr) const {
-    Result<SocketMessage> message =
-        receive_message(socket_.get(), sizeof(T), Deadline::after(std::chrono::seconds(15)));
-    CHECK_OK(message);
-    CHECK_EQ(message.value().bytes.size(), sizeof(T));
-    if (fd != nullptr) {
-      CHECK_EQ(message.value().fds.size(), 1u);
-      *fd = std::move(message.value().fds[0]);
-    }
-    T value;
-    std::memcpy(&value, message.value().bytes.data(), sizeof(T));
-    return value;
-  }
-
- private:
-  UniqueFd socket_;
-};
-
-using Body = std::function<void(StandIn&, const Channel&)>;
-
-// Two processes with a stand-in driver each; both must come to their end.
-void on_two_processes(const Environment& environment, const Body& exporter, const Body& importer) {
-  int ends[2];
-  CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  UniqueFd first(ends[0]), second(ends[1]);
-  const auto run = [&](UniqueFd& mine, UniqueFd& other, const Body& body) {
-    return ChildProcess([&] {
-      other.reset();  // so that each notices when the other is gone
-      StandIn stand_in(environment);
-      body(stand_in, Channel(std::move(mine)));
-    });
-  };
-  ChildProcess exporting = run(first, second, exporter);
-  ChildProcess importing = run(second, first, importer);
-  first.reset();
-  second.reset();
-  exporting.expect_success();
-  importing.expect_success();
-}
-
-void on_each_version(const Body& exporter, const Body& importer, Environment environment = {}) {
-  environment.emplace_back("FAKE_CUDA_VERSION", "");
-  for (int version : testing::kDriverVersions) {
-    environment.back().second = std::to_string(version);
-    on_two_processes(environment, exporter, importer);
-  }
-}
 
 constexpr size_t kBytes = 6000;  // no whole number of pages
 
@@ -101,7 +41,7 @@ Code code_of_open(StandIn& stand_in, const IpcMemoryHandle& handle) {
 }
 
 TEST(memory_is_shared_by_handle) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         const DevicePtr memory = stand_in.allocate(kBytes);
         stand_in.write(memory, "from the exporter");
@@ -124,7 +64,7 @@ TEST(memory_is_shared_by_handle) {
 }
 
 TEST(memory_opened_twice_is_closed_twice) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         peer.send(export_memory(stand_in, stand_in.allocate(kBytes)));
         peer.receive<char>();
@@ -146,7 +86,7 @@ TEST(memory_opened_twice_is_closed_twice) {
 }
 
 TEST(own_and_stale_handles_are_refused) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         const DevicePtr memory = stand_in.allocate(kBytes);
         const IpcMemoryHandle handle = export_memory(stand_in, memory);
@@ -164,7 +104,7 @@ TEST(own_and_stale_handles_are_refused) {
 }
 
 TEST(a_denied_handle_is_an_error_once) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         peer.send(export_memory(stand_in, stand_in.allocate(kBytes)));
         peer.receive<char>();
@@ -179,7 +119,7 @@ TEST(a_denied_handle_is_an_error_once) {
 }
 
 TEST(memory_of_a_device_without_peer_access_is_refused) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         Result<PrimaryContext> second = PrimaryContext::retain(stand_in.driver(), 1);
         CHECK_OK(second);
@@ -211,7 +151,7 @@ DevicePtr map_whole(const Driver& driver, AllocationHandle handle, size_t bytes)
 }
 
 TEST(mapped_memory_is_shared_by_descriptor) {
-  on_each_version(
+  on_two_processes_each_version(
       [](StandIn& stand_in, const Channel& peer) {
         const Driver& driver = stand_in.driver();
         AllocationProperties properties;

@@ -109,6 +109,14 @@ void StandIn::set_capturing(cuda::Stream stream, bool capturing) const {
                                                                                   capturing);
 }
 
+cuda::DevicePtr StandIn::allocate_pooled(size_t bytes) const {
+  cuda::DevicePtr address = 0;
+  const auto allocate =
+      control<decltype(fake_cuda_allocate_pooled)>(library_, "fake_cuda_allocate_pooled");
+  CHECK(allocate(&address, bytes) == cuda::Code::kSuccess);
+  return address;
+}
+
 FakeCudaState StandIn::state() const {
   return control<decltype(fake_cuda_state)>(library_, "fake_cuda_state")();
 }

@@ -52,6 +52,7 @@ class StandIn {
   void inject(const char* fault, int nth, int argument = 0) const;
   void release_hung() const;
   void set_capturing(cuda::Stream stream, bool capturing) const;
+  cuda::DevicePtr allocate_pooled(size_t bytes) const;
   FakeCudaState state() const;
   // Until it says so; the test's time limit ends what never does.
   void await(const std::function<bool(const FakeCudaState&)>& reached) const;

@@ -6,6 +6,7 @@
 
 #include "tests/fakes/cuda_driver/entry.h"
 #include "tests/fakes/cuda_driver/faults.h"
+#include "tests/fakes/cuda_driver/memory.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
 #define FAKE_CUDA_EXPORT __attribute__((visibility("default")))
@@ -54,6 +55,13 @@ FAKE_CUDA_EXPORT void fake_cuda_set_capturing(Stream handle, bool capturing) {
   }
 }
 
+FAKE_CUDA_EXPORT Code fake_cuda_allocate_pooled(DevicePtr* address, size_t bytes) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  return AddressSpace::get().allocate(address, bytes, entry.device().ordinal(),
+                                      Region::Kind::kPooled);
+}
+
 FAKE_CUDA_EXPORT FakeCudaState fake_cuda_state() {
   FakeCudaState state{};
   for (int ordinal = 0; ordinal < Settings::get().devices; ++ordinal) {
@@ -67,6 +75,7 @@ FAKE_CUDA_EXPORT FakeCudaState fake_cuda_state() {
   state.full_queues = StreamCounters::get().full_queues;
   state.polling_waits = StreamCounters::get().polling_waits;
   state.copies_done = StreamCounters::get().copies_done;
+  state.reservations = AddressSpace::get().reservations();
   return state;
 }
 }

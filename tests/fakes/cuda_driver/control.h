@@ -26,6 +26,9 @@ void fake_cuda_release_hung();
 // From now on the stream says that it is being captured into a graph, or no longer.
 void fake_cuda_set_capturing(freescale::cuda::Stream stream, bool capturing);
 
+// Memory of the current device's pool, as cuMemAllocAsync gives: no other process can open it.
+freescale::cuda::Code fake_cuda_allocate_pooled(freescale::cuda::DevicePtr* address, size_t bytes);
+
 // What goes on in this process at the moment.
 struct FakeCudaState {
   int lock_waiters;       // threads in a call that wait for the context's lock
@@ -36,6 +39,7 @@ struct FakeCudaState {
   int sm_waiters;     // copies that need an SM and have none
   int polling_waits;  // stream waits that are not satisfied yet
   uint64_t copies_done;
+  int reservations;  // of addresses, by cuMemAddressReserve
 };
 FakeCudaState fake_cuda_state();
 }

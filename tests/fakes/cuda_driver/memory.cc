@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace fake_cuda {
 namespace {
@@ -32,9 +33,8 @@ void release_addresses(DevicePtr start, size_t bytes) {
   munmap(reinterpret_cast<void*>(start - kPage), bytes + 2 * kPage);
 }
 
-std::byte* map_physical(const Physical& physical, size_t offset, size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, physical.fd.get(),
-                    static_cast<off_t>(offset));
+std::byte* map_physical(const Physical& physical, size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, physical.fd.get(), 0);
   return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
 }
 
@@ -49,16 +49,17 @@ uint64_t next_id() {
   return ++last;
 }
 
-// Memory at addresses of its own; null if there is no room.
-std::shared_ptr<Region> make_region(Kind kind, std::shared_ptr<Physical> physical, size_t bytes) {
+// Memory at reserved addresses, which are the region's from then on; null if there is no room.
+std::shared_ptr<Region> make_region(Kind kind, std::shared_ptr<Physical> physical, size_t bytes,
+                                    DevicePtr start) {
   auto region = std::make_shared<Region>();
   region->kind = kind;
   region->bytes = bytes;
   region->buffer_id = next_id();
-  region->bytes_at = map_physical(*physical, 0, whole_pages(bytes));
+  region->bytes_at = map_physical(*physical, whole_pages(bytes));
   region->owns_mapping = region->bytes_at != nullptr;
-  region->start = reserve_addresses(whole_pages(bytes));
-  region->reserved = region->start != 0 ? whole_pages(bytes) : 0;
+  region->start = start;
+  region->reserved = start != 0 ? whole_pages(bytes) : 0;
   region->physical = std::move(physical);
   return region->owns_mapping && region->reserved > 0 ? region : nullptr;
 }
@@ -108,7 +109,8 @@ bool Region::usable_by(int device) const {
 struct AddressSpace::Tables {
   std::mutex mutex;
   std::map<DevicePtr, std::shared_ptr<Region>> regions;
-  std::map<DevicePtr, size_t> reservations;           // of cuMemAddressReserve
+  std::map<DevicePtr, Reservation> reservations;
+  std::map<size_t, std::vector<DevicePtr>> freed;     // addresses to give again, by bytes
   std::map<DevicePtr, std::shared_ptr<Region>> host;  // by the address on the host
   std::map<ino_t, std::shared_ptr<Region>> imported;
 
@@ -129,6 +131,20 @@ struct AddressSpace::Tables {
     const auto found = at_or_before(host, address);
     const bool inside = found != host.end() && address - found->first < found->second->bytes;
     return inside ? found->second : nullptr;
+  }
+
+  DevicePtr take_addresses(size_t bytes) {
+    std::vector<DevicePtr>& starts = freed[bytes];
+    if (starts.empty()) return reserve_addresses(bytes);
+    const DevicePtr start = starts.back();
+    starts.pop_back();
+    return start;
+  }
+
+  Reservation* find_reservation(DevicePtr address) {
+    const auto found = at_or_before(reservations, address);
+    const bool inside = found != reservations.end() && address - found->first < found->second.bytes;
+    return inside ? &found->second : nullptr;
   }
 
   Code remove(DevicePtr address, Kind kind) {
@@ -169,12 +185,13 @@ AddressSpace& AddressSpace::get() {
   return *space;
 }
 
-Code AddressSpace::allocate(DevicePtr* address, size_t bytes, int device) {
+Code AddressSpace::allocate(DevicePtr* address, size_t bytes, int device, Kind kind) {
   if (bytes == 0) return Code::kInvalidValue;
   std::shared_ptr<Physical> physical = Physical::create(bytes, device);
   if (physical == nullptr) return Code::kOutOfMemory;
   const std::lock_guard lock(tables_.mutex);
-  std::shared_ptr<Region> region = make_region(Kind::kAllocated, std::move(physical), bytes);
+  std::shared_ptr<Region> region =
+      make_region(kind, std::move(physical), bytes, tables_.take_addresses(whole_pages(bytes)));
   if (region == nullptr) return Code::kOutOfMemory;
   *address = region->start;
   tables_.regions[region->start] = std::move(region);
@@ -183,7 +200,14 @@ Code AddressSpace::allocate(DevicePtr* address, size_t bytes, int device) {
 
 Code AddressSpace::free(DevicePtr address) {
   const std::lock_guard lock(tables_.mutex);
-  return tables_.remove(address, Kind::kAllocated);
+  const auto found = tables_.regions.find(address);
+  if (found == tables_.regions.end() || found->second->kind != Kind::kAllocated) {
+    return Code::kInvalidValue;
+  }
+  Region& region = *found->second;
+  tables_.freed[std::exchange(region.reserved, 0)].push_back(address);
+  tables_.regions.erase(found);
+  return Code::kSuccess;
 }
 
 std::shared_ptr<Region> AddressSpace::find(DevicePtr address) {
@@ -209,7 +233,8 @@ Code AddressSpace::import(DevicePtr* address, std::shared_ptr<Physical> physical
   std::shared_ptr<Region>& region = tables_.imported[inode(*physical)];
   if (region == nullptr) {
     const size_t bytes = physical->bytes;
-    region = make_region(Kind::kImported, std::move(physical), bytes);
+    region = make_region(Kind::kImported, std::move(physical), bytes,
+                         reserve_addresses(whole_pages(bytes)));
     if (region == nullptr) return Code::kMapFailed;
     tables_.regions[region->start] = region;
   }
@@ -291,14 +316,16 @@ Code AddressSpace::reserve(DevicePtr* address, size_t bytes) {
   const std::lock_guard lock(tables_.mutex);
   *address = reserve_addresses(bytes);
   if (*address == 0) return Code::kOutOfMemory;
-  tables_.reservations[*address] = bytes;
+  tables_.reservations[*address] = {*address, bytes, 0};
   return Code::kSuccess;
 }
 
 Code AddressSpace::unreserve(DevicePtr address, size_t bytes) {
   const std::lock_guard lock(tables_.mutex);
   const auto found = tables_.reservations.find(address);
-  if (found == tables_.reservations.end() || found->second != bytes) return Code::kInvalidValue;
+  if (found == tables_.reservations.end() || found->second.bytes != bytes) {
+    return Code::kInvalidValue;
+  }
   const auto mapped = tables_.regions.lower_bound(address);
   if (mapped != tables_.regions.end() && mapped->first < address + bytes) {
     return Code::kInvalidValue;
@@ -308,16 +335,25 @@ Code AddressSpace::unreserve(DevicePtr address, size_t bytes) {
   return Code::kSuccess;
 }
 
-Code AddressSpace::map(DevicePtr address, size_t bytes, size_t offset,
-                       std::shared_ptr<Physical> physical) {
+std::optional<Reservation> AddressSpace::find_reservation(DevicePtr address) {
   const std::lock_guard lock(tables_.mutex);
-  const auto reserved = Tables::at_or_before(tables_.reservations, address);
-  const bool inside = reserved != tables_.reservations.end() &&
-                      address + bytes <= reserved->first + reserved->second;
+  const Reservation* found = tables_.find_reservation(address);
+  return found != nullptr ? std::optional(*found) : std::nullopt;
+}
+
+int AddressSpace::reservations() {
+  const std::lock_guard lock(tables_.mutex);
+  return static_cast<int>(tables_.reservations.size());
+}
+
+Code AddressSpace::map(DevicePtr address, size_t bytes, std::shared_ptr<Physical> physical) {
+  const std::lock_guard lock(tables_.mutex);
+  const Reservation* reserved = tables_.find_reservation(address);
+  const bool inside = reserved != nullptr && address + bytes <= reserved->start + reserved->bytes;
   const auto next = tables_.regions.lower_bound(address);
   const bool is_free = tables_.find(address) == nullptr &&
                        (next == tables_.regions.end() || next->first >= address + bytes);
-  if (!inside || !is_free || bytes == 0 || offset + bytes > whole_pages(physical->bytes)) {
+  if (!inside || !is_free || bytes == 0 || bytes > whole_pages(physical->bytes)) {
     return Code::kInvalidValue;
   }
   auto region = std::make_shared<Region>();
@@ -325,7 +361,7 @@ Code AddressSpace::map(DevicePtr address, size_t bytes, size_t offset,
   region->start = address;
   region->bytes = bytes;
   region->buffer_id = next_id();
-  region->bytes_at = map_physical(*physical, offset, bytes);
+  region->bytes_at = map_physical(*physical, bytes);
   region->owns_mapping = region->bytes_at != nullptr;
   region->physical = std::move(physical);
   if (!region->owns_mapping) return Code::kOutOfMemory;
@@ -336,7 +372,11 @@ Code AddressSpace::map(DevicePtr address, size_t bytes, size_t offset,
 Code AddressSpace::unmap(DevicePtr address, size_t bytes) {
   const std::lock_guard lock(tables_.mutex);
   const std::shared_ptr<Region> region = tables_.find(address);
-  if (region == nullptr || region->bytes != bytes) return Code::kInvalidValue;
+  if (region == nullptr || region->kind != Kind::kMapped || region->start != address ||
+      region->bytes != bytes) {
+    return Code::kInvalidValue;
+  }
+  tables_.find_reservation(address)->last_buffer_id = region->buffer_id;
   return tables_.remove(address, Kind::kMapped);
 }
 

@@ -35,7 +35,7 @@ struct Physical {
 // Addresses that a program may give to the driver. Device memory lies at addresses that no program
 // can read or write, as with a real device; the driver itself uses a second mapping, `bytes_at`.
 struct Region {
-  enum class Kind { kAllocated, kImported, kMapped, kHost };
+  enum class Kind { kAllocated, kPooled, kImported, kMapped, kHost };
 
   ~Region();
 
@@ -53,6 +53,13 @@ struct Region {
   bool usable_by(int device) const;
 };
 
+// Addresses of cuMemAddressReserve.
+struct Reservation {
+  DevicePtr start = 0;
+  size_t bytes = 0;
+  uint64_t last_buffer_id = 0;  // of what was mapped there, and is no more
+};
+
 // A resolved piece of memory. Keeps its region for as long as somebody reads or writes there.
 struct Place {
   std::shared_ptr<Region> region;  // null: host memory the driver does not know ("pageable")
@@ -68,7 +75,8 @@ class AddressSpace {
  public:
   static AddressSpace& get();
 
-  Code allocate(DevicePtr* address, size_t bytes, int device);
+  // Gives the addresses of what was freed last with as many pages, if there was any.
+  Code allocate(DevicePtr* address, size_t bytes, int device, Region::Kind kind);
   Code free(DevicePtr address);
   // The region that holds an address; null if none does.
   std::shared_ptr<Region> find(DevicePtr address);
@@ -88,7 +96,10 @@ class AddressSpace {
 
   Code reserve(DevicePtr* address, size_t bytes);
   Code unreserve(DevicePtr address, size_t bytes);
-  Code map(DevicePtr address, size_t bytes, size_t offset, std::shared_ptr<Physical> physical);
+  // The reservation around an address, if there is one.
+  std::optional<Reservation> find_reservation(DevicePtr address);
+  int reservations();
+  Code map(DevicePtr address, size_t bytes, std::shared_ptr<Physical> physical);
   Code unmap(DevicePtr address, size_t bytes);
   Code set_access(DevicePtr address, size_t bytes, int device, bool accessible);
 

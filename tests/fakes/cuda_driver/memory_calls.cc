@@ -47,6 +47,32 @@ Code answer(void* value, T content) {
   return Code::kSuccess;
 }
 
+// What the attributes call the range of an address: where memory is mapped, not the mapping.
+Reservation range_of(const Region& region) {
+  const auto reserved = AddressSpace::get().find_reservation(region.start);
+  return reserved.value_or(Reservation{region.start, region.bytes, 0});
+}
+
+// Addresses that were reserved are known also where no memory is mapped. Which buffer id they have
+// there is not said anywhere, so it is the one that confuses most.
+Code attribute_of(const Reservation& reserved, void* value, PointerAttribute attribute) {
+  switch (attribute) {
+    case PointerAttribute::kMemoryType:
+      return answer(value, MemoryType::kDevice);
+    case PointerAttribute::kBufferId:
+      return answer(value, reserved.last_buffer_id);
+    case PointerAttribute::kRangeStart:
+      return answer(value, reserved.start);
+    case PointerAttribute::kRangeSize:
+      return answer(value, reserved.bytes);
+    case PointerAttribute::kMapped:
+    case PointerAttribute::kIsLegacyIpcCapable:
+      return answer(value, false);
+    default:
+      return Code::kInvalidValue;
+  }
+}
+
 Code attribute_of(const Region& region, void* value, PointerAttribute attribute, Context context) {
   const bool is_host = region.kind == Region::Kind::kHost;
   switch (attribute) {
@@ -61,9 +87,11 @@ Code attribute_of(const Region& region, void* value, PointerAttribute attribute,
     case PointerAttribute::kIsLegacyIpcCapable:
       return answer(value, region.kind == Region::Kind::kAllocated);
     case PointerAttribute::kRangeStart:
-      return answer(value, region.start);
+      return answer(value, range_of(region).start);
     case PointerAttribute::kRangeSize:
-      return answer(value, region.bytes);
+      return answer(value, range_of(region).bytes);
+    case PointerAttribute::kMapped:
+      return answer(value, true);
     case PointerAttribute::kAllowedHandleTypes:
       return answer(value, region.kind == Region::Kind::kMapped
                                ? static_cast<uint64_t>(region.physical->handle_types)
@@ -77,7 +105,8 @@ Code attribute_of(const Region& region, void* value, PointerAttribute attribute,
 Code mem_alloc(DevicePtr* address, size_t bytes) {
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
-  return AddressSpace::get().allocate(address, bytes, entry.device().ordinal());
+  return AddressSpace::get().allocate(address, bytes, entry.device().ordinal(),
+                                      Region::Kind::kAllocated);
 }
 
 Code mem_free(DevicePtr address) {
@@ -100,7 +129,10 @@ Code pointer_get_attribute(void* value, PointerAttribute attribute, DevicePtr ad
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
   const auto region = AddressSpace::get().find(address);
-  if (region == nullptr) return Code::kInvalidValue;
+  if (region == nullptr) {
+    const auto reserved = AddressSpace::get().find_reservation(address);
+    return reserved ? attribute_of(*reserved, value, attribute) : Code::kInvalidValue;
+  }
   return attribute_of(*region, value, attribute, reinterpret_cast<Context>(&entry.device()));
 }
 
@@ -186,8 +218,9 @@ Code mem_map(DevicePtr address, size_t bytes, size_t offset, AllocationHandle ha
              unsigned long long flags) {
   if (const Code code = initialized(); code != Code::kSuccess) return code;
   std::shared_ptr<Physical> physical = AllocationHandles::get().find(handle);
-  if (physical == nullptr || flags != 0) return Code::kInvalidValue;
-  return AddressSpace::get().map(address, bytes, offset, std::move(physical));
+  // An offset is an argument, but none other than 0 is allowed.
+  if (physical == nullptr || flags != 0 || offset != 0) return Code::kInvalidValue;
+  return AddressSpace::get().map(address, bytes, std::move(physical));
 }
 
 Code mem_unmap(DevicePtr address, size_t bytes) {

@@ -1,0 +1,785 @@
+// How device memory of one process is named to another and opened there, on the stand-in driver.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpp/transport/cuda_ipc/exported_memory.h"
+#include "cpp/transport/cuda_ipc/imported_memory.h"
+#include "tests/cpp/check.h"
+#include "tests/cpp/processes.h"
+#include "tests/cpp/stand_in_driver.h"
+#include "tests/cpp/stand_in_pair.h"
+
+namespace freescale::cuda {
+namespace {
+
+using Kind = AllocationNotice::Kind;
+using testing::Channel;
+using testing::Footprint;
+using testing::on_each_version;
+using testing::on_stand_in;
+using testing::on_two_processes;
+using testing::on_two_processes_each_version;
+using testing::StandIn;
+
+constexpr Kind kKinds[] = {Kind::kLegacy, Kind::kDescriptor};
+constexpr size_t kPage = 2 << 20;  // what mappings are multiples of
+
+void expect_contains(const Status& status, const std::string& part) {
+  CHECK(!status.ok());
+  // Compared only where it fails, to show both.
+  if (status.message().find(part) == std::string::npos) CHECK_EQ(status.message(), part);
+}
+
+DevicePtr reserve(const StandIn& on, size_t bytes) {
+  DevicePtr address = 0;
+  CHECK_OK(on.driver().mem_address_reserve(&address, bytes, 0, 0, 0));
+  return address;
+}
+
+// New physical memory, which lives as long as it is mapped.
+void map_new(const StandIn& on, DevicePtr address, size_t bytes, int device = 0,
+             HandleType types = HandleType::kPosixFileDescriptor) {
+  AllocationProperties properties;
+  properties.requested_handle_types = types;
+  properties.location.id = device;
+  AllocationHandle handle = 0;
+  CHECK_OK(on.driver().mem_create(&handle, bytes, &properties, 0));
+  CHECK_OK(on.driver().mem_map(address, bytes, 0, handle, 0));
+  AccessDescription access;
+  access.location.id = device;
+  CHECK_OK(on.driver().mem_set_access(address, bytes, &access, 1));
+  CHECK_OK(on.driver().mem_release(handle));
+}
+
+// A page of memory of either kind.
+class Memory {
+ public:
+  Memory(const StandIn& on, Kind kind, int device = 0) : on_(on), kind_(kind) {
+    if (kind == Kind::kLegacy) {
+      address_ = on.allocate(kPage);
+    } else {
+      address_ = reserve(on, kPage);
+      map_new(on, address_, kPage, device);
+    }
+  }
+  DevicePtr address() const { return address_; }
+
+  void free() const {
+    if (kind_ == Kind::kLegacy) {
+      CHECK_OK(on_.driver().mem_free(address_));
+    } else {
+      CHECK_OK(on_.driver().mem_unmap(address_, kPage));
+    }
+  }
+  // Frees it, and allocates other memory at the same address.
+  void replace() const {
+    free();
+    if (kind_ == Kind::kLegacy) {
+      CHECK_EQ(on_.allocate(kPage), address_);
+    } else {
+      map_new(on_, address_, kPage);
+    }
+  }
+
+ private:
+  const StandIn& on_;
+  const Kind kind_;
+  DevicePtr address_ = 0;
+};
+
+std::vector<ExportedPiece> pieces_of(ExportedMemory& exported, DevicePtr address, size_t bytes) {
+  Result<std::vector<ExportedPiece>> pieces = exported.export_range(address, bytes);
+  CHECK_OK(pieces);
+  return pieces.value();
+}
+
+ExportedPiece piece_of(ExportedMemory& exported, DevicePtr address, size_t bytes) {
+  const std::vector<ExportedPiece> pieces = pieces_of(exported, address, bytes);
+  CHECK_EQ(pieces.size(), 1u);
+  return pieces[0];
+}
+
+AllocationNotice notice_of(const ExportedMemory& exported, uint64_t id, UniqueFd* fd) {
+  Result<AllocationNotice> notice = exported.notice(id, fd);
+  CHECK_OK(notice);
+  return notice.value();
+}
+
+void send_notice(const ExportedMemory& exported, uint64_t id, const Channel& peer) {
+  UniqueFd fd;
+  const AllocationNotice notice = notice_of(exported, id, &fd);
+  const int raw = fd.get();
+  peer.send(notice, std::span(&raw, fd.valid() ? 1 : 0));
+}
+
+// A page that the peer is told of, and what it is to know.
+ExportedPiece share(ExportedMemory& exported, const Memory& memory, const Channel& peer) {
+  const ExportedPiece piece = piece_of(exported, memory.address(), kPage);
+  send_notice(exported, piece.allocation, peer);
+  peer.send(piece);
+  return piece;
+}
+
+void receive_notice(ImportedMemory& imported, const Channel& peer) {
+  UniqueFd fd;
+  const auto notice = peer.receive<AllocationNotice>(&fd);
+  CHECK_OK(imported.add(notice, std::move(fd)));
+}
+
+ExportedPiece receive_shared(ImportedMemory& imported, const Channel& peer) {
+  receive_notice(imported, peer);
+  return peer.receive<ExportedPiece>();
+}
+
+DevicePtr acquire(ImportedMemory& imported, const ExportedPiece& piece) {
+  Result<std::optional<DevicePtr>> acquired = imported.acquire(piece, Deadline::never());
+  CHECK_OK(acquired);
+  CHECK(acquired.value().has_value());
+  return *acquired.value();
+}
+
+bool is_open(const StandIn& on, DevicePtr address) {
+  size_t bytes = 0;
+  return on.driver().mem_get_address_range.code(nullptr, &bytes, address) == Code::kSuccess;
+}
+
+// What a process holds that a leak would add to.
+struct Held {
+  size_t descriptors;
+  int reservations;
+  static Held now(const StandIn& on) {
+    return {Footprint::now().descriptors, on.state().reservations};
+  }
+  bool operator==(const Held&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Held& held) {
+  return out << held.descriptors << " descriptors and " << held.reservations << " reservations";
+}
+
+// A peer that shares a page of each kind and waits until the other is done.
+void share_pages(StandIn& on, const Channel& peer) {
+  ExportedMemory exported(on.context());
+  for (const Kind kind : kKinds) {
+    const Memory memory(on, kind);
+    on.write(memory.address(), "a page");
+    share(exported, memory, peer);
+    peer.receive<char>();
+  }
+}
+
+TEST(memory_of_either_kind_is_read_and_written_by_a_peer) {
+  on_two_processes_each_version(
+      [](StandIn& on, const Channel& peer) {
+        for (const Kind kind : kKinds) {
+          ExportedMemory exported(on.context());
+          const Memory memory(on, kind);
+          on.write(memory.address() + 100, "from its owner");
+          const ExportedPiece piece = piece_of(exported, memory.address() + 100, 200);
+          CHECK_EQ(piece.offset, 100u);
+          CHECK_EQ(piece.bytes, 200u);
+          send_notice(exported, piece.allocation, peer);
+          peer.send(piece);
+          CHECK_EQ(peer.receive<char>(), 'w');
+          CHECK_EQ(on.read(memory.address() + 100, 16), std::string("from its reader!"));
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (const Kind kind : kKinds) {
+          ImportedMemory imported(on.context());
+          UniqueFd fd;
+          const auto notice = peer.receive<AllocationNotice>(&fd);
+          CHECK_EQ(notice.kind, kind);
+          CHECK_EQ(notice.bytes, kPage);
+          CHECK_OK(imported.add(notice, std::move(fd)));
+          const DevicePtr memory = acquire(imported, peer.receive<ExportedPiece>());
+          CHECK_EQ(on.read(memory, 14), std::string("from its owner"));
+          on.write(memory + 9, "reader!");
+          imported.release(notice.id);
+          peer.send('w');
+        }
+      });
+}
+
+TEST(a_range_of_several_mappings_is_as_many_pieces) {
+  on_two_processes_each_version(
+      [](StandIn& on, const Channel& peer) {
+        ExportedMemory exported(on.context());
+        // One page, two pages, one page, and a hole.
+        const DevicePtr memory = reserve(on, 5 * kPage);
+        map_new(on, memory, kPage);
+        map_new(on, memory + kPage, 2 * kPage);
+        map_new(on, memory + 3 * kPage, kPage);
+        const DevicePtr start = memory + kPage - 4;
+        for (size_t i = 0; i < 2 * kPage; i += kPage / 2) {
+          on.write(start + i, std::to_string(i));
+        }
+        on.write(memory + 3 * kPage, "end.");
+
+        const auto pieces = pieces_of(exported, start, 2 * kPage + 8);
+        CHECK_EQ(pieces.size(), 3u);
+        CHECK_EQ(pieces[0].offset, kPage - 4);
+        CHECK_EQ(pieces[0].bytes, 4u);
+        CHECK_EQ(pieces[1].offset, 0u);
+        CHECK_EQ(pieces[1].bytes, 2 * kPage);
+        CHECK_EQ(pieces[2].offset, 0u);
+        CHECK_EQ(pieces[2].bytes, 4u);
+        // Each has one name, whatever range it is met in.
+        CHECK_EQ(piece_of(exported, memory, 1).allocation, pieces[0].allocation);
+        CHECK_EQ(piece_of(exported, memory + 3 * kPage - 1, 1).allocation, pieces[1].allocation);
+        CHECK_EQ(piece_of(exported, memory + 4 * kPage - 1, 1).allocation, pieces[2].allocation);
+        CHECK(exported.take_gone().empty());
+
+        for (const ExportedPiece& piece : pieces) {
+          send_notice(exported, piece.allocation, peer);
+          peer.send(piece);
+        }
+        peer.receive<char>();
+      },
+      [](StandIn& on, const Channel& peer) {
+        ImportedMemory imported(on.context());
+        std::string content;
+        for (int i = 0; i < 3; ++i) {
+          const ExportedPiece piece = receive_shared(imported, peer);
+          content += on.read(acquire(imported, piece), piece.bytes);
+        }
+        CHECK_EQ(content.size(), 2 * kPage + 8);
+        for (size_t i = 0; i < 2 * kPage; i += kPage / 2) {
+          const std::string expected = std::to_string(i);
+          CHECK_EQ(content.substr(i, expected.size()), expected);
+        }
+        CHECK_EQ(content.substr(2 * kPage + 4), std::string("end."));
+        peer.send('x');
+      });
+}
+
+TEST(ranges_that_peers_cannot_open_are_errors_that_say_why) {
+  on_each_version({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const auto refused = [&](DevicePtr address, size_t bytes, const std::string& why) {
+      const Status status = exported.export_range(address, bytes).status();
+      CHECK_EQ(status.code(), StatusCode::kInvalidArgument);
+      expect_contains(status, why);
+    };
+    CHECK(pieces_of(exported, 0, 0).empty());
+
+    static char pageable[16];
+    refused(reinterpret_cast<DevicePtr>(pageable), 16, "is no device memory");
+    refused(on.word().device, 4, "is no device memory");
+
+    const DevicePtr plain = on.allocate(1000);
+    CHECK_EQ(piece_of(exported, plain, 1000).bytes, 1000u);
+    refused(plain, 1001, "a range of 1001 bytes leaves its allocation after 1000");
+    refused(plain + 999, ~size_t{0}, "leaves its allocation after 1");
+
+    const DevicePtr mapped = reserve(on, 2 * kPage);
+    map_new(on, mapped, kPage);
+    refused(mapped, kPage + 1, "leaves its allocation after 2097152");
+    refused(mapped + kPage, 1, "has no memory behind it");
+
+    refused(on.allocate_pooled(1000), 1000, "PYTORCH_CUDA_ALLOC_CONF=backend:native");
+    map_new(on, mapped + kPage, kPage, 0, HandleType::kNone);
+    refused(mapped + kPage, 1, "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1");
+
+    Result<PrimaryContext> second = PrimaryContext::retain(on.driver(), 1);
+    CHECK_OK(second);
+    const CurrentContext scope(second.value());
+    refused(on.allocate(1000), 1000,
+            "is memory of device 1, but this process communicates with device 0");
+    // The current context is not what counts.
+    CHECK_EQ(piece_of(exported, plain, 1000).bytes, 1000u);
+  });
+}
+
+TEST(an_address_that_is_used_again_is_another_allocation) {
+  on_each_version({}, [](StandIn& on) {
+    for (const Kind kind : kKinds) {
+      ExportedMemory exported(on.context());
+      const Memory memory(on, kind), other(on, kind);
+      const uint64_t first = piece_of(exported, memory.address(), kPage).allocation;
+      const uint64_t kept = piece_of(exported, other.address(), kPage).allocation;
+      memory.replace();
+      // Nobody has looked yet, but nothing may be told of it.
+      UniqueFd fd;
+      expect_contains(exported.notice(first, &fd).status(), " is gone: its memory was freed");
+      CHECK(!fd.valid());
+
+      const uint64_t second = piece_of(exported, memory.address(), kPage).allocation;
+      CHECK(exported.take_gone() == std::vector{first});
+      CHECK(exported.take_gone().empty());
+      memory.replace();
+      const uint64_t third = piece_of(exported, memory.address(), kPage).allocation;
+      CHECK(exported.take_gone() == std::vector{second});
+      CHECK_LT(first, kept);
+      CHECK_LT(kept, second);
+      CHECK_LT(second, third);
+      CHECK_EQ(piece_of(exported, other.address(), kPage).allocation, kept);
+    }
+  });
+}
+
+TEST(memory_that_was_freed_is_noticed_by_the_next_allocation) {
+  on_each_version({}, [](StandIn& on) {
+    for (const Kind kind : kKinds) {
+      ExportedMemory exported(on.context());
+      const Memory memory(on, kind), other(on, kind), last(on, kind);
+      const uint64_t id = piece_of(exported, memory.address(), kPage).allocation;
+      memory.free();
+      CHECK(exported.take_gone().empty());
+      const uint64_t next = piece_of(exported, other.address(), kPage).allocation;
+      CHECK(exported.take_gone() == std::vector{id});
+      UniqueFd fd;
+      expect_contains(exported.notice(id, &fd).status(), "is gone");
+
+      other.free();
+      exported.sweep();
+      CHECK(exported.take_gone() == std::vector{next});
+      exported.sweep();
+      CHECK(exported.take_gone().empty());
+    }
+  });
+}
+
+// Of every id and every descriptor nothing may stay in the exporter that keeps physical memory.
+TEST(exporting_keeps_no_memory) {
+  on_each_version({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    for (const Kind kind : kKinds) {
+      const Held before = Held::now(on);
+      const Memory memory(on, kind);
+      const uint64_t id = piece_of(exported, memory.address(), kPage).allocation;
+      {
+        UniqueFd first, second;
+        notice_of(exported, id, &first);
+        notice_of(exported, id, &second);
+        CHECK_EQ(first.valid(), kind == Kind::kDescriptor);
+        if (first.valid()) CHECK_NE(first.get(), second.get());
+      }
+      memory.free();
+      if (kind == Kind::kDescriptor) {
+        CHECK_OK(on.driver().mem_address_free(memory.address(), kPage));
+      }
+      CHECK_EQ(Held::now(on), before);
+    }
+  });
+}
+
+TEST(threads_that_meet_the_same_memory_get_the_same_names) {
+  on_stand_in({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    constexpr size_t kAllocations = 60;
+    std::vector<Memory> memory, passing;
+    for (size_t i = 0; i < kAllocations; ++i) {
+      memory.emplace_back(on, kKinds[i % 2]);
+      passing.emplace_back(on, kKinds[i % 2]);
+    }
+    std::vector<std::vector<uint64_t>> ids(3);
+    std::vector<std::thread> threads;
+    for (auto& mine : ids) {
+      threads.emplace_back([&] {
+        for (const Memory& one : memory) {
+          mine.push_back(piece_of(exported, one.address(), kPage).allocation);
+          UniqueFd fd;
+          notice_of(exported, mine.back(), &fd);
+        }
+      });
+    }
+    std::vector<uint64_t> freed, gone;
+    const auto take_gone = [&] {
+      for (const uint64_t id : exported.take_gone()) gone.push_back(id);
+    };
+    for (const Memory& one : passing) {
+      freed.push_back(piece_of(exported, one.address(), kPage).allocation);
+      {
+        const CurrentContext current(on.context());
+        one.free();
+      }
+      take_gone();
+    }
+    for (std::thread& thread : threads) thread.join();
+    exported.sweep();
+    take_gone();
+    CHECK_EQ(ids[0], ids[1]);
+    CHECK_EQ(ids[0], ids[2]);
+    std::sort(gone.begin(), gone.end());
+    CHECK_EQ(gone, freed);
+  });
+}
+
+TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
+  constexpr size_t kAllocations = 1100;
+  on_two_processes(
+      {},
+      [](StandIn& on, const Channel& peer) {
+        for (const Kind kind : kKinds) {
+          ExportedMemory exported(on.context());
+          std::vector<Memory> memory;
+          std::vector<uint64_t> ids;
+          for (size_t i = 0; i < kAllocations; ++i) {
+            memory.emplace_back(on, kind);
+            on.write(memory.back().address() + i, std::to_string(i));
+            ids.push_back(share(exported, memory.back(), peer).allocation);
+            peer.receive<char>();
+          }
+          CHECK(exported.take_gone().empty());
+          for (const Memory& one : memory) one.free();
+          exported.sweep();
+          std::vector<uint64_t> gone = exported.take_gone();
+          CHECK_EQ(gone, ids);
+          for (const uint64_t id : gone) peer.send(id);
+          peer.receive<char>();
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (size_t k = 0; k < std::size(kKinds); ++k) {
+          const Held before = Held::now(on);
+          ImportedMemory imported(on.context());
+          std::vector<DevicePtr> addresses;
+          for (size_t i = 0; i < kAllocations; ++i) {
+            const ExportedPiece piece = receive_shared(imported, peer);
+            const DevicePtr memory = acquire(imported, piece);
+            const std::string expected = std::to_string(i);
+            CHECK_EQ(on.read(memory + i, expected.size()), expected);
+            // Opened already, and so at the same address.
+            CHECK_EQ(acquire(imported, {piece.allocation, 1, 1}), memory + 1);
+            imported.release(piece.allocation);
+            imported.release(piece.allocation);
+            addresses.push_back(memory);
+            peer.send('n');
+          }
+          imported.close_removed();
+          for (const DevicePtr address : addresses) CHECK(is_open(on, address));
+          for (size_t i = 0; i < kAllocations; ++i) {
+            CHECK_OK(imported.remove(peer.receive<uint64_t>()));
+          }
+          imported.close_removed();
+          for (const DevicePtr address : addresses) CHECK(!is_open(on, address));
+          CHECK_EQ(Held::now(on), before);
+          peer.send('x');
+        }
+      });
+}
+
+TEST(everything_is_closed_with_the_object) {
+  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+    for (size_t k = 0; k < std::size(kKinds); ++k) {
+      const Held before = Held::now(on);
+      DevicePtr memory = 0;
+      {
+        ImportedMemory imported(on.context());
+        memory = acquire(imported, receive_shared(imported, peer));
+        CHECK_EQ(on.read(memory, 6), std::string("a page"));
+      }
+      CHECK(!is_open(on, memory));
+      CHECK_EQ(Held::now(on), before);
+      peer.send('x');
+    }
+  });
+}
+
+// Two names of one allocation, as of two objects of its owner: the driver opens it once.
+TEST(closing_one_name_leaves_the_other_open) {
+  on_two_processes_each_version(
+      [](StandIn& on, const Channel& peer) {
+        for (const Kind kind : kKinds) {
+          ExportedMemory one(on.context()), two(on.context());
+          const Memory memory(on, kind);
+          on.write(memory.address(), "twice");
+          share(one, memory, peer);
+          share(two, memory, peer);
+          peer.receive<char>();
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (size_t k = 0; k < std::size(kKinds); ++k) {
+          ImportedMemory two(on.context());
+          DevicePtr second = 0;
+          {
+            ImportedMemory one(on.context());
+            acquire(one, receive_shared(one, peer));
+            second = acquire(two, receive_shared(two, peer));
+          }
+          CHECK_EQ(on.read(second, 5), std::string("twice"));
+          peer.send('x');
+        }
+      });
+}
+
+TEST(a_denied_handle_is_an_error_that_says_what_to_do) {
+  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+    for (const Kind kind : kKinds) {
+      ImportedMemory imported(on.context());
+      const ExportedPiece piece = receive_shared(imported, peer);
+      on.inject("ipc_denied", 1, static_cast<int>(Code::kOperatingSystem));
+      const Status denied = imported.acquire(piece, Deadline::never()).status();
+      CHECK_EQ(denied.code(), StatusCode::kSystem);
+      expect_contains(denied, kind == Kind::kLegacy
+                                  ? "cuIpcOpenMemHandle: CUDA_ERROR_OPERATING_SYSTEM (304)"
+                                  : "cuMemImportFromShareableHandle: CUDA_ERROR_OPERATING_SYSTEM");
+      expect_contains(denied, "--ipc=host --pid=host");
+      // It was not in use, so nothing keeps it from being closed; and it can be tried again.
+      CHECK_EQ(on.read(acquire(imported, piece), 6), std::string("a page"));
+      imported.release(piece.allocation);
+      CHECK_OK(imported.remove(piece.allocation));
+      const Held open = Held::now(on);
+      imported.close_removed();
+      CHECK_LT(Held::now(on).descriptors, open.descriptors);
+      peer.send('x');
+    }
+  });
+}
+
+TEST(without_peer_access_there_is_no_address) {
+  on_two_processes_each_version(
+      [](StandIn& on, const Channel& peer) {
+        Result<PrimaryContext> second = PrimaryContext::retain(on.driver(), 1);
+        CHECK_OK(second);
+        const CurrentContext scope(second.value());
+        ExportedMemory exported(second.value());
+        for (const Kind kind : kKinds) {
+          const Memory memory(on, kind, 1), another(on, Kind::kDescriptor, 1);
+          share(exported, memory, peer);
+          share(exported, another, peer);
+          share(exported, Memory(on, Kind::kDescriptor, 1), peer);
+          peer.receive<char>();
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (size_t k = 0; k < std::size(kKinds); ++k) {
+          const Held before = Held::now(on);
+          ImportedMemory imported(on.context());
+          const ExportedPiece piece = receive_shared(imported, peer);
+          receive_shared(imported, peer);
+          const auto acquired = imported.acquire(piece, Deadline::never());
+          CHECK_OK(acquired);
+          CHECK(!acquired.value().has_value());
+          CHECK_EQ(Held::now(on), before);
+          // It is known from then on, and nothing is waited for or kept.
+          const auto unknown = imported.acquire({999, 0, 1}, Deadline::never());
+          CHECK_OK(unknown);
+          CHECK(!unknown.value().has_value());
+          receive_shared(imported, peer);
+          CHECK_EQ(Held::now(on), before);
+          peer.send('x');
+        }
+      },
+      {{"FAKE_CUDA_P2P", "none"}});
+}
+
+TEST(notices_that_make_no_sense_are_refused) {
+  on_stand_in({}, [](StandIn& on) {
+    const Held before = Held::now(on);
+    ImportedMemory imported(on.context());
+    const auto refused = [&](AllocationNotice notice, UniqueFd fd, const std::string& why) {
+      const Status status = imported.add(notice, std::move(fd));
+      CHECK_EQ(status.code(), StatusCode::kInvalidArgument);
+      expect_contains(status, "the peer's allocation 7 " + why);
+    };
+    const auto descriptor = [] { return UniqueFd(memfd_create("no device memory", MFD_CLOEXEC)); };
+    refused({7, static_cast<Kind>(3), 10}, UniqueFd(), "is of unknown kind 3");
+    refused({7, Kind::kDescriptor, 10}, UniqueFd(), "came without its descriptor");
+    refused({7, Kind::kLegacy, 10}, descriptor(), "came with a descriptor");
+    refused({7, Kind::kLegacy, 0}, UniqueFd(), "is said to have 0 bytes");
+    refused({7, Kind::kLegacy, ~uint64_t{0}}, UniqueFd(), "is said to have 18446744073709551615");
+    CHECK_OK(imported.add({7, Kind::kLegacy, 10}, UniqueFd()));
+    refused({7, Kind::kLegacy, 10}, UniqueFd(), "was there before");
+    refused({7, Kind::kDescriptor, 10}, descriptor(), "was there before");
+    CHECK_OK(imported.remove(7));
+    refused({7, Kind::kLegacy, 10}, UniqueFd(), "was there before");
+    expect_contains(imported.remove(7), "the peer's allocation 7 was freed, but was not there");
+    expect_contains(imported.remove(8), "the peer's allocation 8 was freed, but was not there");
+
+    // Descriptors of what is no device memory, and handles of nothing.
+    CHECK_OK(imported.add({1, Kind::kDescriptor, kPage}, descriptor()));
+    CHECK_OK(imported.add({2, Kind::kLegacy, kPage}, UniqueFd()));
+    for (const uint64_t id : {1, 2}) {
+      CHECK_EQ(imported.acquire({id, 0, 1}, Deadline::never()).status().code(),
+               StatusCode::kSystem);
+      CHECK_OK(imported.remove(id));
+    }
+    CHECK_EQ(Held::now(on), before);
+  });
+}
+
+TEST(pieces_outside_of_their_allocation_are_refused) {
+  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+    for (size_t k = 0; k < std::size(kKinds); ++k) {
+      ImportedMemory imported(on.context());
+      const uint64_t id = receive_shared(imported, peer).allocation;
+      const auto refused = [&](uint64_t offset, uint64_t bytes) {
+        const Status status = imported.acquire({id, offset, bytes}, Deadline::never()).status();
+        CHECK_EQ(status.code(), StatusCode::kInvalidArgument);
+        expect_contains(status, "has 2097152 bytes, but " + std::to_string(bytes) + " from byte " +
+                                    std::to_string(offset) + " on were named");
+      };
+      const Held before = Held::now(on);
+      refused(kPage, 1);
+      refused(0, kPage + 1);
+      refused(1, kPage);
+      refused(2, ~uint64_t{0});
+      refused(~uint64_t{0}, 2);
+      CHECK_EQ(Held::now(on), before);
+      const DevicePtr memory = acquire(imported, {id, 0, kPage});
+      CHECK_EQ(acquire(imported, {id, kPage - 1, 1}), memory + kPage - 1);
+      peer.send('x');
+    }
+  });
+}
+
+TEST(an_allocation_smaller_than_was_said_is_refused) {
+  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+    for (const Kind kind : kKinds) {
+      const Held before = Held::now(on);
+      ImportedMemory imported(on.context());
+      UniqueFd fd;
+      auto notice = peer.receive<AllocationNotice>(&fd);
+      const auto piece = peer.receive<ExportedPiece>();
+      notice.bytes += kPage;
+      CHECK_OK(imported.add(notice, std::move(fd)));
+      const Status status = imported.acquire(piece, Deadline::never()).status();
+      expect_contains(status, kind == Kind::kLegacy
+                                  ? "has 2097152 bytes, but was said to have 4194304"
+                                  : "cuMemMap: CUDA_ERROR_INVALID_VALUE");
+      CHECK_OK(imported.remove(notice.id));
+      imported.close_removed();
+      CHECK_EQ(Held::now(on), before);
+      peer.send('x');
+    }
+  });
+}
+
+TEST(a_piece_waits_for_its_notice) {
+  on_two_processes_each_version(
+      [](StandIn& on, const Channel& peer) {
+        ExportedMemory exported(on.context());
+        for (const Kind kind : kKinds) {
+          const Memory memory(on, kind);
+          on.write(memory.address(), "late");
+          const ExportedPiece piece = piece_of(exported, memory.address(), kPage);
+          peer.send(piece);
+          CHECK_EQ(peer.receive<char>(), 'g');
+          send_notice(exported, piece.allocation, peer);
+          peer.receive<char>();
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (size_t k = 0; k < std::size(kKinds); ++k) {
+          ImportedMemory imported(on.context());
+          const auto piece = peer.receive<ExportedPiece>();
+          std::thread listener([&] {
+            peer.send('g');
+            receive_notice(imported, peer);
+          });
+          CHECK_EQ(on.read(acquire(imported, piece), 4), std::string("late"));
+          listener.join();
+          peer.send('x');
+        }
+      });
+}
+
+TEST(a_notice_that_never_comes_is_waited_for_until_the_deadline) {
+  on_stand_in({}, [](StandIn& on) {
+    ImportedMemory imported(on.context());
+    const auto acquired =
+        imported.acquire({41, 0, 1}, Deadline::after(std::chrono::milliseconds(5)));
+    CHECK_EQ(acquired.status().code(), StatusCode::kTimedOut);
+    expect_contains(acquired.status(), "the peer's allocation 41 Timed out");
+  });
+}
+
+TEST(interrupting_ends_all_waiting) {
+  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+    ImportedMemory imported(on.context());
+    const ExportedPiece known = receive_shared(imported, peer);
+    std::thread watcher([&] { imported.interrupt(); });
+    const Status status = imported.acquire({99, 0, 1}, Deadline::never()).status();
+    CHECK_EQ(status.code(), StatusCode::kCancelled);
+    expect_contains(status, "the peer is lost, and with it the peer's allocation 99");
+    watcher.join();
+    CHECK_EQ(imported.acquire({99, 0, 1}, Deadline::never()).status().code(),
+             StatusCode::kCancelled);
+    CHECK_EQ(on.read(acquire(imported, known), 6), std::string("a page"));
+    peer.send('x');
+    receive_shared(imported, peer);
+    peer.send('x');
+  });
+}
+
+TEST(memory_that_is_removed_stays_open_while_it_is_in_use) {
+  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+    for (size_t k = 0; k < std::size(kKinds); ++k) {
+      ImportedMemory imported(on.context());
+      const Held before = Held::now(on);
+      const ExportedPiece piece = receive_shared(imported, peer);
+      const DevicePtr memory = acquire(imported, piece);
+      acquire(imported, piece);
+      CHECK_OK(imported.remove(piece.allocation));
+      imported.release(piece.allocation);
+      imported.close_removed();
+      CHECK_EQ(on.read(memory, 6), std::string("a page"));
+      const Status status = imported.acquire(piece, Deadline::never()).status();
+      CHECK_EQ(status.code(), StatusCode::kInvalidArgument);
+      expect_contains(status, "was named after it was freed");
+
+      imported.release(piece.allocation);
+      CHECK_EQ(on.read(memory, 6), std::string("a page"));  // release() closes nothing
+      imported.close_removed();
+      CHECK(!is_open(on, memory));
+      CHECK_EQ(Held::now(on), before);
+      peer.send('x');
+    }
+  });
+}
+
+TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
+  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+    for (size_t k = 0; k < std::size(kKinds); ++k) {
+      ImportedMemory imported(on.context());
+      const Held before = Held::now(on);
+      const uint64_t id = receive_shared(imported, peer).allocation;
+      CHECK_OK(imported.remove(id));
+      CHECK_EQ(Held::now(on), before);
+      peer.send('x');
+    }
+  });
+}
+
+// A kernel's first launch holds the driver's lock until the device is idle (cuda_driver/README.md).
+TEST(notices_go_on_while_the_driver_is_held) {
+  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+    ImportedMemory imported(on.context());
+    ExportedMemory exported(on.context());
+    const ExportedPiece open = receive_shared(imported, peer);
+    acquire(imported, open);
+    peer.send('x');
+
+    const StandIn::Word go = on.word();
+    const Stream stream = on.stream();
+    on.wait(stream, go, 1);
+    std::thread launcher([&] {
+      const CurrentContext current(on.context());
+      CHECK(on.launch_kernel(stream, "new", nullptr) == Code::kSuccess);
+    });
+    on.await([](const FakeCudaState& state) { return state.draining_launches == 1; });
+    const ExportedPiece next = receive_shared(imported, peer);
+    CHECK_OK(imported.remove(open.allocation));
+    imported.release(open.allocation);
+    CHECK_OK(imported.remove(next.allocation));
+    imported.interrupt();
+    CHECK(exported.take_gone().empty());
+    go.store(1);
+    launcher.join();
+    peer.send('x');
+  });
+}
+
+}  // namespace
+}  // namespace freescale::cuda

@@ -9,6 +9,7 @@
 #include "backend/interpreter.h"
 #include "backend/priority.h"
 #include "backend/store_adapter.h"
+#include "backend/validate.h"
 
 namespace freescale {
 namespace {
@@ -174,11 +175,17 @@ c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layo
                                          const Submit& submit) {
   Members members = usable_members(call.site);
   Engine& engine = members.process->engine();
+  const ProcessDevice::Begun begun = begin_on_device(members, call, plan, operands, staging);
   const uint64_t flight = note_call(call, operands, plan, tag);
-  auto work =
-      c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging), flight);
+  auto work = c10::make_intrusive<Work>(context_, call, std::move(operands), std::move(staging),
+                                        flight, begun.order);
   note_coalesced(work);
   Request request = make_request(call, std::move(members.group), std::move(plan), layout, tag);
+  if (begun.call != nullptr) {
+    request.device = begun.call;
+    request.on_submitted = [order = begun.order] { order->submitted().set(); };
+    request.caller_waits = false;  // it may not enter the engine
+  }
   request.on_done = [held = work](const OpResult& result) mutable {
     // Let go of here, where no lock is held: tensors may need the GIL to be freed.
     const c10::intrusive_ptr<Work> work = std::move(held);
@@ -190,6 +197,15 @@ c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layo
       call, work->operands(), point_to_point, [this] { return recorded_group(); },
       [&] { submit(engine, std::move(request)); });
   return work;
+}
+
+ProcessDevice::Begun Backend::begin_on_device(const Members& members, const Call& call,
+                                              const Plan& plan, const Operands& operands,
+                                              const Staging& staging) const {
+  const c10::Device device = check_device(call.site, operands.inputs, operands.outputs);
+  if (device.is_cpu()) return {};
+  return members.process->device(call.site, device, environment_)
+      .begin(call.site, *members.group, plan, operands, staging);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, const Layout& layout,

@@ -54,6 +54,11 @@ class Backend final : public c10d::Backend {
   const std::vector<LinkReport>& links() const { return links_; }
   int split_count() const { return split_count_.load(); }
 
+  // The backend that combines CUDA tensors for this group; before the group is used.
+  void set_device_reducer(c10::intrusive_ptr<c10d::Backend> reducer) {
+    device_reducer_ = std::move(reducer);
+  }
+
   // Both end all operations of the group, here and at the peers, and neither waits for a peer.
   void abort() override;
   void shutdown() override;
@@ -170,6 +175,9 @@ class Backend final : public c10d::Backend {
   // Makes the Work and the request for it, and submits that.
   c10::intrusive_ptr<Work> launch(const Call& call, Plan plan, const Layout& layout, uint32_t tag,
                                   Operands operands, Staging staging, const Submit& submit);
+  // Neither member is set for a call on CPU tensors.
+  ProcessDevice::Begun begin_on_device(const Members& members, const Call& call, const Plan& plan,
+                                       const Operands& operands, const Staging& staging) const;
   static Request make_request(const Call& call, std::shared_ptr<Group> group, Plan plan,
                               const Layout& layout, uint32_t tag);
   RecordedGroup recorded_group() const;
@@ -177,6 +185,8 @@ class Backend final : public c10d::Backend {
   uint64_t note_call(const Call& call, const Operands& operands, const Plan& plan,
                      uint32_t tag) const;
 
+  // Throws where there is none.
+  c10d::Backend& device_reducer(OpKind op) const;
   ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;
   c10::intrusive_ptr<c10d::Work> all_reduce_flat(const Call& call,
                                                  const std::vector<at::Tensor>& tensors,
@@ -199,6 +209,7 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Environment environment_;
   std::vector<LinkReport> links_;
+  c10::intrusive_ptr<c10d::Backend> device_reducer_;
   std::shared_ptr<GroupContext> context_;
 
   mutable std::mutex mutex_;  // guards the rest

@@ -46,6 +46,15 @@ uint64_t parse_rate(std::string_view name, std::string_view text) {
                     kHighestRate, ", with or without kB, MB or GB, as in 250MB");
 }
 
+cuda::SubmissionMode parse_submission(std::string_view name, std::string_view text) {
+  using cuda::SubmissionMode;
+  if (text == "auto") return SubmissionMode::kAutomatic;
+  if (text == "ahead") return SubmissionMode::kAhead;
+  if (text == "proxy") return SubmissionMode::kProxy;
+  TORCH_CHECK_VALUE(false, "freescale: ", name, "=\"", text,
+                    "\" in the environment is none of auto, ahead and proxy");
+}
+
 struct Variable {
   std::string_view name;
   void (*read)(std::string_view name, std::string_view text, Environment& environment);
@@ -56,6 +65,10 @@ constexpr Variable kVariables[] = {
     {"FREESCALE_AGING_MS",
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.aging = std::chrono::milliseconds(parse_number<int32_t>(name, text, 1));
+     }},
+    {"FREESCALE_CUDA_SUBMISSION",
+     [](std::string_view name, std::string_view text, Environment& environment) {
+       environment.cuda_submission = parse_submission(name, text);
      }},
     {"FREESCALE_EMULATED_LINK_RATE",
      [](std::string_view name, std::string_view text, Environment& environment) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/priority.h"
+#include "cpp/transport/cuda_ipc/cuda_device.h"
 
 namespace freescale {
 
@@ -19,6 +20,8 @@ struct Environment {
   // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group, the same on all ranks.
   // For tests beyond 32 bits.
   int64_t first_sequence = 0;
+  // FREESCALE_CUDA_SUBMISSION: "auto", "ahead" or "proxy"; see docs/cuda.md.
+  cuda::SubmissionMode cuda_submission = cuda::SubmissionMode::kAutomatic;
   // FREESCALE_EMULATED_LINK_RATE: bytes per second that a process sends to others at most; for
   // experiments.
   std::optional<uint64_t> emulated_link_rate;

@@ -90,6 +90,8 @@ void bind_backend(py::module_& module) {
       .def(
           "perform_nocolor_split", [](Backend&, const py::object&) {}, py::arg("device"),
           "Does nothing: ranks outside a split need not take part in it.")
+      .def("_set_device_reducer", &Backend::set_device_reducer, py::arg("reducer"),
+           "Gives the group the backend that combines CUDA tensors, before the group is used.")
       .def("comm_split_count", &Backend::split_count, "How many groups were split off this one.")
       .def(
           "links",

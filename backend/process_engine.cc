@@ -117,6 +117,7 @@ ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& e
 ProcessEngine::~ProcessEngine() {
   if (is_forked_copy()) {
     // The threads to be joined exist only in the process that was forked.
+    (void)device_.release();
     (void)engine_.release();
     (void)mesh_.release();
     return;
@@ -126,7 +127,20 @@ ProcessEngine::~ProcessEngine() {
     std::lock_guard<std::mutex> lock(registry().mutex);
     registry().retired = add_up(registry().retired, totals);
   }
-  engine_.reset();
+  engine_.reset();  // the device after it, which its calls use
+}
+
+ProcessDevice& ProcessEngine::device(const CallSite& site, c10::Device device,
+                                     const Environment& environment) {
+  const std::lock_guard<std::mutex> lock(device_mutex_);
+  if (device_ == nullptr) {
+    const auto notify = [&doorbell = mesh_->doorbell()] {
+      doorbell.ring_always(Doorbell::kCaller | Doorbell::kEngine);
+    };
+    device_ = std::make_unique<ProcessDevice>(site, device, environment, aging_, notify);
+  }
+  device_->check_same(site, device);
+  return *device_;
 }
 
 void ProcessEngine::check_aging(const BackendOptions& options) const {

@@ -8,6 +8,7 @@
 
 #include "backend/environment.h"
 #include "backend/options.h"
+#include "backend/process_device.h"
 #include "cpp/rendezvous/mesh.h"
 #include "cpp/scheduler/engine.h"
 
@@ -40,6 +41,9 @@ class ProcessEngine {
 
   Engine& engine() { return *engine_; }
   Mesh& mesh() { return *mesh_; }
+  // The device of this process's CUDA tensors, opened by the first call on one. Throws if it cannot
+  // be used, or is another than that of earlier calls.
+  ProcessDevice& device(const CallSite& site, c10::Device device, const Environment& environment);
   // In bytes per second, when one is emulated.
   std::optional<uint64_t> emulated_link_rate() const { return emulated_link_rate_; }
 
@@ -61,6 +65,8 @@ class ProcessEngine {
   const std::optional<uint64_t> emulated_link_rate_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Engine> engine_;
+  std::mutex device_mutex_;  // guards device_
+  std::unique_ptr<ProcessDevice> device_;
 
   std::mutex mutex_;  // guards the rest
   std::vector<std::weak_ptr<Group>> groups_;

@@ -1,4 +1,5 @@
-// The collectives that combine: an exchange and a local reduction in rank order, by blocks.
+// The collectives that combine: an exchange and a local reduction in rank order, by blocks. Those
+// of CUDA tensors are another backend's.
 
 #include <numeric>
 #include <utility>
@@ -52,7 +53,20 @@ void check_reduced_tensors(const CallSite& site, const std::vector<at::Tensor>& 
   check_dtypes(site, tensors, what, dtype, "the first one");
 }
 
+bool on_cuda(const std::vector<at::Tensor>& tensors) {
+  return !tensors.empty() && tensors[0].defined() && tensors[0].is_cuda();
+}
+
 }  // namespace
+
+c10d::Backend& Backend::device_reducer(OpKind op) const {
+  if (device_reducer_ == nullptr) {
+    throw_status(Status::invalid_argument(c10::str(
+        CallSite{rank_, op, 0},
+        "CUDA tensors are combined by NCCL's kernels, and this torch was built without NCCL")));
+  }
+  return *device_reducer_;
+}
 
 ReductionTask Backend::reduction_task(const Call& call, const c10d::ReduceOp& reduction) const {
   TORCH_CHECK_VALUE(RankOrderReducer::supports(reduction.op_, call.dtype), call.site, "ReduceOp.",
@@ -91,6 +105,7 @@ c10::intrusive_ptr<c10d::Work> Backend::all_reduce_flat(const Call& call,
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const c10d::AllreduceOptions& options) {
+  if (on_cuda(tensors)) return device_reducer(OpKind::kAllReduce).allreduce(tensors, options);
   return collective(OpKind::kAllReduce, dtype_of(tensors), options.timeout, options.asyncOp,
                     [&](const Call& call) {
                       check_count(call.site, "tensors", tensors.size(), 1,
@@ -106,6 +121,9 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  if (on_cuda(tensors)) {
+    return device_reducer(OpKind::kAllReduceCoalesced).allreduce_coalesced(tensors, options);
+  }
   return collective(OpKind::kAllReduceCoalesced, dtype_of(tensors), options.timeout,
                     options.asyncOp, [&](const Call& call) {
                       TORCH_CHECK_VALUE(!tensors.empty(), call.site,
@@ -116,6 +134,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
                                                const c10d::ReduceOptions& options) {
+  if (on_cuda(tensors)) return device_reducer(OpKind::kReduce).reduce(tensors, options);
   return collective(
       OpKind::kReduce, dtype_of(tensors), options.timeout, options.asyncOp, [&](const Call& call) {
         check_count(call.site, "tensors", tensors.size(), 1, "the number of tensors must be");
@@ -161,6 +180,9 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                        std::vector<std::vector<at::Tensor>>& inputs,
                                                        const c10d::ReduceScatterOptions& options) {
+  if (on_cuda(outputs)) {
+    return device_reducer(OpKind::kReduceScatter).reduce_scatter(outputs, inputs, options);
+  }
   return collective(
       OpKind::kReduceScatter, dtype_of(outputs), options.timeout, options.asyncOp,
       [&](const Call& call) {
@@ -181,6 +203,10 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& 
 
 c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  if (on_cuda({output})) {
+    return device_reducer(OpKind::kReduceScatterTensor)
+        ._reduce_scatter_base(output, input, options);
+  }
   return collective(OpKind::kReduceScatterTensor, dtype_of(input), options.timeout, options.asyncOp,
                     [&](const Call& call) {
                       check_tensor(call.site, input, "the input");
@@ -202,6 +228,10 @@ c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::ReduceScatterOptions& options) {
+  if (on_cuda(outputs)) {
+    return device_reducer(OpKind::kReduceScatterCoalesced)
+        .reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
   return collective(
       OpKind::kReduceScatterCoalesced, dtype_of(inputs), options.timeout, options.asyncOp,
       [&](const Call& call) {

@@ -8,7 +8,8 @@ namespace freescale {
 namespace {
 
 at::Tensor empty_like_flat(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), at::TensorOptions(at::kCPU).dtype(tensor.scalar_type()));
+  const at::TensorOptions options(tensor.device());
+  return at::empty(tensor.sizes(), options.dtype(tensor.scalar_type()));
 }
 
 Segment memory_of(const at::Tensor& tensor) {
@@ -94,8 +95,9 @@ std::byte* Staging::scratch(size_t bytes) {
 at::Tensor Staging::flat_scratch(const std::vector<at::Tensor>& tensors) {
   int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) elements += tensor.numel();
-  const at::ScalarType dtype = tensors.empty() ? at::kByte : tensors[0].scalar_type();
-  return at::empty({elements}, at::TensorOptions(at::kCPU).dtype(dtype));
+  if (tensors.empty()) return at::empty({0}, at::TensorOptions(at::kCPU).dtype(at::kByte));
+  const at::TensorOptions options(tensors[0].device());
+  return at::empty({elements}, options.dtype(tensors[0].scalar_type()));
 }
 
 void Staging::fill(const at::Tensor& flat, const std::vector<at::Tensor>& tensors) {
@@ -118,6 +120,12 @@ void Staging::copy_back() {
   if (copies_.empty()) return;
   const PlainDispatch guard;
   for (const CopyBack& copy : copies_) copy.to.copy_(copy.from);
+}
+
+std::vector<at::Tensor> Staging::tensors() const {
+  std::vector<at::Tensor> all = kept_;
+  for (const CopyBack& copy : copies_) all.push_back(copy.from);
+  return all;
 }
 
 void Staging::release() {

@@ -10,7 +10,8 @@ namespace freescale {
 
 // Gives the tensors of one call as flat memory. A tensor that is laid out that way is used in
 // place, without a copy; any other one gets scratch memory, owned here, filled now (inputs) or
-// copied back at the end (outputs). The caller keeps the tensors themselves alive.
+// copied back at the end (outputs). The caller keeps the tensors themselves alive. Scratch memory
+// is where the tensor is; on a device it is filled when the current stream gets there.
 class Staging {
  public:
   // Holds the tensor's elements in row-major order.
@@ -30,7 +31,11 @@ class Staging {
   // Keeps a tensor that the caller made and does not own.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
 
-  // Copies what arrived in scratch memory to the outputs it stands for. Throws what ATen throws.
+  // All memory that is owned here.
+  std::vector<at::Tensor> tensors() const;
+
+  // Copies what arrived in scratch memory to the outputs it stands for; on a device when its
+  // current stream gets there. Throws what ATen throws.
   void copy_back();
   // Lets go of all memory.
   void release();

@@ -1,6 +1,7 @@
 #include "backend/validate.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
@@ -31,8 +32,9 @@ std::vector<Segment> segments_of(const std::vector<Message>& messages) {
 
 void check_tensor(const CallSite& site, const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.defined(), site, what, " is not defined");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), site, what, " is on device ", tensor.device(),
-                    " but this backend moves tensors of device cpu");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu() || tensor.device().is_cuda(), site, what,
+                    " is on device ", tensor.device(),
+                    " but this backend moves tensors of devices cpu and cuda");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_nested(), site, what,
                     " has layout ", tensor.is_nested() ? "nested" : c10::str(tensor.layout()),
                     " but only torch.strided tensors can be moved; convert it with to_dense()");
@@ -41,6 +43,20 @@ void check_tensor(const CallSite& site, const at::Tensor& tensor, const char* wh
 
 void check_tensors(const CallSite& site, const std::vector<at::Tensor>& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) check_tensor(site, tensor, what);
+}
+
+c10::Device check_device(const CallSite& site, const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& outputs) {
+  std::optional<c10::Device> device;
+  for (const auto* tensors : {&inputs, &outputs}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (!device) device = tensor.device();
+      TORCH_CHECK_VALUE(tensor.device() == *device, site, "one tensor is on device ", *device,
+                        " and another one on ", tensor.device(),
+                        "; all tensors of a call must be on one device");
+    }
+  }
+  return device.value_or(c10::Device(c10::kCPU));
 }
 
 void check_output(const CallSite& site, const at::Tensor& tensor, const char* what) {

@@ -15,9 +15,12 @@ namespace freescale {
 // the operation and both values. Nothing has been sent then, but the call has its number already:
 // the caller tells the peers (Engine::reject).
 
-// A dense CPU tensor. `what` names the argument: "the input", "output 3".
+// A dense tensor of the CPU or of CUDA. `what` names the argument: "the input", "output 3".
 void check_tensor(const CallSite& site, const at::Tensor& tensor, const char* what);
 void check_tensors(const CallSite& site, const std::vector<at::Tensor>& tensors, const char* what);
+// The one that all are on; the CPU if there is no tensor.
+c10::Device check_device(const CallSite& site, const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& outputs);
 // A tensor that can be written as a whole: no two of its elements share memory.
 void check_output(const CallSite& site, const at::Tensor& tensor, const char* what);
 void check_outputs(const CallSite& site, const std::vector<at::Tensor>& tensors, const char* what);

@@ -88,7 +88,7 @@ c10d::OpType op_type(OpKind op) {
 }
 
 Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands,
-           Staging staging, uint64_t flight)
+           Staging staging, uint64_t flight, std::shared_ptr<DeviceOrder> order)
     : c10d::Work(call.site.rank,
                  call.from_anyone ? c10d::OpType::RECVANYSOURCE : op_type(call.site.op),
                  call.from_anyone ? "freescale:recvAnySource" : work_title(call.site.op),
@@ -97,7 +97,8 @@ Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands ope
       call_(call),
       operands_(std::move(operands)),
       staging_(std::move(staging)),
-      flight_(flight) {}
+      flight_(flight),
+      order_(std::move(order)) {}
 
 Status Work::copy_back() {
   try {
@@ -121,43 +122,45 @@ void Work::note_end(PathSet paths) {
 }
 
 void Work::complete(const OpResult& result) noexcept {
-  status_ = result.status.ok() ? copy_back() : result.status;
+  // On a device that is for the stream which waits for the call.
+  status_ = result.status.ok() && order_ == nullptr ? copy_back() : result.status;
   if (status_.ok()) status_ = result.late;
   source_ = result.source;
   note_end(result.paths);
   operands_.inputs.clear();
-  staging_.release();
+  if (order_ == nullptr) staging_.release();
   // Ends the profiler's range, so it goes before anything that lets others continue.
   finish(status_.ok() ? nullptr : make_exception(status_));
   completion_.set();
+  if (order_ != nullptr) order_->finish();
   settle_future();
 }
 
 // Comes back to Python now and then, so that Ctrl-C ends a rank whose peers do not come.
-bool Work::wait_in_turns(Engine& engine, Deadline deadline) {
+bool Work::wait_in_turns(Engine& engine, Completion& completion, Deadline deadline) {
   constexpr std::chrono::milliseconds kTurn(100);
-  while (!engine.wait(completion_, std::min(deadline, Deadline::after(kTurn)))) {
+  while (!engine.wait(completion, std::min(deadline, Deadline::after(kTurn)))) {
     if (deadline.passed(now_ns())) return false;
     check_signals();
   }
   return true;
 }
 
-bool Work::wait_until_set(std::chrono::milliseconds timeout) {
-  if (completion_.is_set()) return true;
+bool Work::wait_until_set(Completion& completion, std::chrono::milliseconds timeout) {
+  if (completion.is_set()) return true;
   const std::shared_ptr<ProcessEngine> process = context_->lock_process();
   // Its engine is gone only once everything in flight has ended.
   if (process == nullptr) return true;
   if (process->is_forked_copy()) throw_status(forked_status(call_.site));
   const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
   const Nanoseconds begin = now_ns();
-  const bool done = wait_in_turns(process->engine(), deadline);
+  const bool done = wait_in_turns(process->engine(), completion, deadline);
   process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
   return done;
 }
 
-bool Work::wait(std::chrono::milliseconds timeout) {
-  if (!wait_until_set(timeout)) {
+bool Work::wait_on_host(std::chrono::milliseconds timeout) {
+  if (!wait_until_set(completion_, timeout)) {
     throw_status(Status::timed_out(c10::str(call_.site, "wait() Timed out after ", timeout.count(),
                                             " ms; the operation is still in flight")));
   }
@@ -165,8 +168,33 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+bool Work::wait(std::chrono::milliseconds timeout) {
+  if (order_ == nullptr) return wait_on_host(timeout);
+  if (timeout != kNoTimeout) {
+    wait_on_host(timeout);
+  } else if (order_->submits_ahead()) {
+    wait_until_set(order_->submitted(), kNoTimeout);
+  }
+  if (completion_.is_set() && !status_.ok()) throw_status(status_);
+  order_stream();
+  return true;
+}
+
+void Work::order_stream() {
+  const Status status = order_->order_current_stream();
+  if (!status.ok()) throw_status(Status::system(c10::str(call_.site, status.message())));
+  std::call_once(copied_back_, [this] { copy_back_on_stream(); });
+}
+
+void Work::copy_back_on_stream() {
+  const c10::Stream stream = current_stream(order_->device());
+  for (const at::Tensor& scratch : staging_.tensors()) record_stream(scratch, stream);
+  if (Status status = copy_back(); !status.ok()) throw_status(status);
+  staging_.release();
+}
+
 Status Work::outcome() {
-  wait_until_set(kNoTimeout);
+  wait_until_set(completion_, kNoTimeout);
   return status_;
 }
 
@@ -193,6 +221,13 @@ void Work::settle_future() {
     future = future_;
   }
   if (!future) return;
+  if (order_ == nullptr) return settle_or_warn(future);
+  // A future of CUDA tensors records events, which are calls of the driver.
+  order_->after_completion([self = c10::intrusive_ptr<Work>::reclaim_copy(this),
+                            future = std::move(future)] { self->settle_or_warn(future); });
+}
+
+void Work::settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
   try {
     settle(*future);
   } catch (const std::exception& error) {
@@ -207,7 +242,9 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   {
     std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
-      future_ = c10::make_intrusive<c10::ivalue::Future>(kTensorList);
+      std::vector<c10::Device> devices;
+      if (order_ != nullptr) devices.push_back(order_->device());
+      future_ = c10::make_intrusive<c10::ivalue::Future>(kTensorList, std::move(devices));
       settle_here = settled_;
     }
   }

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "backend/call.h"
+#include "backend/device_order.h"
 #include "backend/group_context.h"
 #include "backend/staging.h"
 #include "cpp/scheduler/completion.h"
@@ -19,9 +20,9 @@ namespace freescale {
 // the call's tensors until the call is done, the outputs for as long as it lives.
 class Work final : public c10d::Work {
  public:
-  // `flight` is the call's number in the flight recorder.
+  // `flight` is the call's number in the flight recorder; `order` is null for CPU tensors.
   Work(std::shared_ptr<GroupContext> context, const Call& call, Operands operands, Staging staging,
-       uint64_t flight);
+       uint64_t flight, std::shared_ptr<DeviceOrder> order);
 
   const Operands& operands() const { return operands_; }
 
@@ -31,6 +32,10 @@ class Work final : public c10d::Work {
 
   // Blocks until the call is over, and helps it along meanwhile. Throws what went wrong. With a
   // timeout that runs out it throws too, and the operation goes on.
+  //
+  // On CUDA tensors only the current stream waits until the call is over, as with torch's NCCL
+  // backend, and the caller only where DeviceOrder says so, until all ranks have called; with a
+  // timeout the caller waits too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Blocks like wait(), but returns what went wrong.
   Status outcome();
@@ -41,7 +46,9 @@ class Work final : public c10d::Work {
   int sourceRank() const override { return completion_.is_set() ? source_ : kAnySource; }
   uint64_t getSequencenumber() const override { return call_.site.sequence; }
   // CPU tensors are complete when the call is: there is no stream to order.
-  void synchronize() override {}
+  void synchronize() override {
+    if (order_ != nullptr) wait();
+  }
   void blockCurrentStream() override { wait(); }
   // Closes the whole group, as torch's NCCL backend does: peers take part in the operation, so it
   // cannot be undone for one rank.
@@ -54,9 +61,13 @@ class Work final : public c10d::Work {
  private:
   Status copy_back();
   void note_end(PathSet paths);
-  bool wait_in_turns(Engine& engine, Deadline deadline);
-  bool wait_until_set(std::chrono::milliseconds timeout);
+  bool wait_in_turns(Engine& engine, Completion& completion, Deadline deadline);
+  bool wait_until_set(Completion& completion, std::chrono::milliseconds timeout);
+  bool wait_on_host(std::chrono::milliseconds timeout);
+  void order_stream();
+  void copy_back_on_stream();
   void settle_future();
+  void settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
   void settle(c10::ivalue::Future& future) const;
 
   const std::shared_ptr<GroupContext> context_;
@@ -64,6 +75,8 @@ class Work final : public c10d::Work {
   Operands operands_;
   Staging staging_;
   const uint64_t flight_;
+  const std::shared_ptr<DeviceOrder> order_;
+  std::once_flag copied_back_;  // on a device
   // Written before completion_ is set, read after.
   Status status_;
   int source_ = kAnySource;

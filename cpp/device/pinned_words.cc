@@ -1,7 +1,5 @@
 #include "cpp/device/pinned_words.h"
 
-#include <utility>
-
 namespace freescale::cuda {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
@@ -9,32 +7,10 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
 
 Result<PinnedWords> PinnedWords::register_memory(const PrimaryContext& context,
                                                  std::span<std::atomic<uint32_t>> words) {
-  const CurrentContext current(context);
-  if (!current.status().ok()) return current.status();
-  const Driver& driver = context.driver();
-  if (Status status = driver.mem_host_register(words.data(), words.size_bytes(),
-                                               kHostPortable | kHostDeviceMap);
-      !status.ok()) {
-    return status;
-  }
-  DevicePtr device = 0;
-  if (Status status = driver.mem_host_get_device_pointer(&device, words.data(), 0); !status.ok()) {
-    driver.mem_host_unregister.code(words.data());
-    return status;
-  }
-  return PinnedWords(context, words, device);
-}
-
-PinnedWords::PinnedWords(PinnedWords&& other) noexcept
-    : context_(std::exchange(other.context_, nullptr)),
-      words_(other.words_),
-      device_(other.device_) {}
-
-PinnedWords::~PinnedWords() {
-  if (context_ == nullptr) return;
-  const CurrentContext current(*context_);
-  // Fails only with a context that is lost, and then nothing is registered any more.
-  context_->driver().mem_host_unregister.code(words_.data());
+  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(words.data()), words.size_bytes());
+  Result<PinnedMemory> memory = PinnedMemory::register_memory(context, bytes);
+  if (!memory.ok()) return memory.status();
+  return PinnedWords(std::move(memory.value()), words);
 }
 
 }  // namespace freescale::cuda

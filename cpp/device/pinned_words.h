@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "cpp/base/status.h"
-#include "cpp/device/cuda_context.h"
+#include "cpp/device/pinned_memory.h"
 
 namespace freescale::cuda {
 
@@ -31,31 +32,24 @@ struct WordValue {
   bool reached() const { return has_reached(word.host->load(std::memory_order_acquire), value); }
 };
 
-// Host memory, often shared between processes, that this process's streams may use. Each process
-// registers its own mapping.
+// Pinned memory as words.
 class PinnedWords {
  public:
-  // `words` is not owned and must outlive this object, and the work of all streams that use it. All
-  // contexts of the process may use it, whichever is current.
+  // As PinnedMemory::register_memory().
   static Result<PinnedWords> register_memory(const PrimaryContext& context,
                                              std::span<std::atomic<uint32_t>> words);
-  PinnedWords(PinnedWords&& other) noexcept;
-  PinnedWords& operator=(PinnedWords&&) = delete;
-  ~PinnedWords();
 
   size_t size() const { return words_.size(); }
   PinnedWord operator[](size_t index) const {
-    return {&words_[index], device_ + index * sizeof(uint32_t)};
+    return {&words_[index], memory_.device() + index * sizeof(uint32_t)};
   }
 
  private:
-  PinnedWords(const PrimaryContext& context, std::span<std::atomic<uint32_t>> words,
-              DevicePtr device)
-      : context_(&context), words_(words), device_(device) {}
+  PinnedWords(PinnedMemory memory, std::span<std::atomic<uint32_t>> words)
+      : memory_(std::move(memory)), words_(words) {}
 
-  const PrimaryContext* context_;  // null when moved from
+  PinnedMemory memory_;
   std::span<std::atomic<uint32_t>> words_;
-  DevicePtr device_;
 };
 
 }  // namespace freescale::cuda

@@ -76,22 +76,35 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-// The only words between peers after the handshake, each the last one. The goodbye comes before a
+// What peers say to each other after the handshake, by its first byte. The goodbye comes before a
 // mesh hangs up, so that the peer knows it from a death, and knows it at all while a forked child
-// holds a copy of the socket. The other one, when a side no longer trusts the link, has a reason.
+// holds a copy of the socket. The next one, when a side no longer trusts the link, has a reason.
+// Both are the last words of a side; asides (transport.h) are not.
 constexpr char kGoodbye = 'b';
 constexpr char kGivenUp = 'g';
+constexpr char kAside = 'a';
+constexpr size_t kMaxWords = 1 + Link::kAsideBytes;
 
 void send_last_words(const UniqueFd& socket, const std::string& words) {
   static_cast<void>(send_message(socket.get(), std::as_bytes(std::span(words)), {}));
 }
 
-// Empty if there are none.
-std::string last_words(const UniqueFd& socket) {
-  std::string words(500, 0);
-  const ssize_t got = recv(socket.get(), words.data(), words.size(), MSG_DONTWAIT);
-  words.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  return words;
+// How long who sends an aside waits for a peer that takes none.
+constexpr std::chrono::seconds kAsideLimit{10};
+
+Status send_aside(const UniqueFd& socket, std::span<const std::byte> bytes,
+                  std::span<const int> fds) {
+  if (bytes.size() > Link::kAsideBytes || fds.size() > Link::kAsideFds) {
+    return Status::invalid_argument("an aside of " + std::to_string(bytes.size()) + " bytes and " +
+                                    std::to_string(fds.size()) + " descriptors is too long");
+  }
+  std::vector<std::byte> message{static_cast<std::byte>(kAside)};
+  message.insert(message.end(), bytes.begin(), bytes.end());
+  return send_message(socket.get(), message, fds, Deadline::after(kAsideLimit));
+}
+
+std::string text_of(const SocketMessage& message) {
+  return {reinterpret_cast<const char*>(message.bytes.data()), message.bytes.size()};
 }
 
 bool ends(const UniqueFd& pidfd) {
@@ -100,8 +113,7 @@ bool ends(const UniqueFd& pidfd) {
 }
 
 // Follows the peer's name.
-std::string why_gone(const ConnectedPeer& peer) {
-  const std::string words = last_words(*peer.socket);
+std::string why_gone(const ConnectedPeer& peer, const std::string& words) {
   if (words.empty() && ends(peer.pidfd)) return " has died";
   if (words.empty() || words[0] != kGivenUp) return " closed its end";
   return " has given up the link: " + readable(std::string_view(words).substr(1));
@@ -138,6 +150,7 @@ class MeshCore {
   void on_acceptor(int fd);
   void drop_late_acceptors();
   void on_peer_event(int fd);
+  void lose(ConnectedPeer& peer, const std::string& last_words);
   int next_timeout_ms() const;
   Status watch(int fd);
 
@@ -319,6 +332,10 @@ Status MeshCore::add_peer(ConnectedPeer peer) {
   peer.link->set_tell_peer([socket = std::weak_ptr(peer.socket)](const std::string& why) {
     if (const auto open = socket.lock()) send_last_words(*open, kGivenUp + why);
   });
+  peer.link->set_aside_sender([socket = std::weak_ptr(peer.socket)](auto bytes, auto fds) {
+    const auto open = socket.lock();
+    return open ? send_aside(*open, bytes, fds) : Status::peer_lost("the peer is lost");
+  });
   peers_.emplace(peer.engine, std::move(peer));
   peer_added_.notify_all();
   return {};
@@ -388,19 +405,36 @@ void MeshCore::drop_late_acceptors() {
 }
 
 void MeshCore::on_peer_event(int fd) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [engine, peer] : peers_) {
-    if (peer.socket == nullptr || (peer.socket->get() != fd && peer.pidfd.get() != fd)) continue;
-    peer.link->fail(Status::peer_lost(peer.link->peer_name() + why_gone(peer)));
-    for (const UniqueFd* watched : {&*peer.socket, &peer.pidfd}) {
-      // Not left to close(): a forked child may hold a copy, and then epoll goes on.
-      if (watched->valid()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched->get(), nullptr);
-    }
-    peer.socket.reset();
-    peer.pidfd.reset();
-    doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
-    return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto entry = std::find_if(peers_.begin(), peers_.end(), [fd](const auto& item) {
+    const ConnectedPeer& peer = item.second;
+    return peer.socket != nullptr && (peer.socket->get() == fd || peer.pidfd.get() == fd);
+  });
+  if (entry == peers_.end()) return;
+  ConnectedPeer& peer = entry->second;
+  // Asides that a process sent before it died count as well: they are read until there is none.
+  Result<SocketMessage> message = receive_message(peer.socket->get(), kMaxWords, Deadline::at(0));
+  if (message.ok() && message.value().bytes[0] == static_cast<std::byte>(kAside)) {
+    const std::shared_ptr<Link> link = peer.link;
+    lock.unlock();
+    std::vector<std::byte>& bytes = message.value().bytes;
+    bytes.erase(bytes.begin());
+    return link->deliver_aside({std::move(bytes), std::move(message.value().fds)});
   }
+  const bool spurious = message.status().code() == StatusCode::kTimedOut;
+  if (spurious && peer.socket->get() == fd) return;
+  lose(peer, message.ok() ? text_of(message.value()) : std::string());
+}
+
+void MeshCore::lose(ConnectedPeer& peer, const std::string& last_words) {
+  peer.link->fail(Status::peer_lost(peer.link->peer_name() + why_gone(peer, last_words)));
+  for (const UniqueFd* watched : {&*peer.socket, &peer.pidfd}) {
+    // Not left to close(): a forked child may hold a copy, and then epoll goes on.
+    if (watched->valid()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched->get(), nullptr);
+  }
+  peer.socket.reset();
+  peer.pidfd.reset();
+  doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine);
 }
 
 Mesh::Mesh(std::unique_ptr<MeshCore> core) : core_(std::move(core)) {}

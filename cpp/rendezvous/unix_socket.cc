@@ -45,12 +45,12 @@ int poll_timeout_ms(Deadline deadline) {
   return static_cast<int>(std::min<int64_t>(left, std::numeric_limits<int>::max()));
 }
 
-Status wait_readable(int socket, Deadline deadline) {
-  pollfd waited{socket, POLLIN, 0};
+Status wait_for(int socket, short event, const char* what, Deadline deadline) {
+  pollfd waited{socket, event, 0};
   while (true) {
     const int ready = poll(&waited, 1, poll_timeout_ms(deadline));
     if (ready > 0) return {};
-    if (ready == 0) return Status::timed_out("Timed out waiting for an answer on the Unix socket");
+    if (ready == 0) return Status::timed_out(std::string("Timed out waiting for ") + what);
     if (errno != EINTR) return Status::from_errno("polling a Unix socket", errno);
   }
 }
@@ -123,7 +123,8 @@ UniqueFd open_pidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                    Deadline deadline) {
   iovec content{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr header{};
@@ -138,11 +139,12 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
     part->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(part), fds.data(), fds.size() * sizeof(int));
   }
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0) return Status::from_errno("sending on a Unix socket", errno);
+  while (sendmsg(socket, &header, MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return Status::from_errno("sending on a Unix socket", errno);
+    Status status = wait_for(socket, POLLOUT, "a peer that reads its Unix socket", deadline);
+    if (!status.ok()) return status;
+  }
   return {};
 }
 
@@ -177,7 +179,9 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
       return Status::peer_lost("the other end closed the Unix socket");
     }
     if (errno == EAGAIN) {
-      if (Status status = wait_readable(socket, deadline); !status.ok()) return status;
+      if (Status status = wait_for(socket, POLLIN, "an answer on the Unix socket", deadline);
+          !status.ok())
+        return status;
     } else if (errno != EINTR) {
       return Status::from_errno("receiving on a Unix socket", errno);
     }

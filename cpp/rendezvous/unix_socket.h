@@ -34,7 +34,9 @@ struct SocketMessage {
   std::vector<std::byte> bytes;
   std::vector<UniqueFd> fds;
 };
-Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+// Waits until the deadline for a peer that takes no more.
+Status send_message(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                    Deadline deadline = Deadline::at(0));
 // Receives one message of at most `max_bytes` and 4 descriptors. Waits until the deadline.
 Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline deadline);
 

@@ -29,6 +29,9 @@ thread_local const EngineCore* completing = nullptr;
 // How many links of a chain of operations that end immediately submit() follows itself.
 constexpr int kChainedInSubmit = 64;
 
+// How long the end of an engine waits for copies of operations that have failed.
+constexpr std::chrono::milliseconds kPatienceWithDevices{500};
+
 // How many rounds of progress (of at most a chunk or so each) go between two looks at the clock.
 constexpr unsigned kRoundsPerClock = 64;
 
@@ -111,8 +114,10 @@ EngineCore::~EngineCore() {
     take_submissions();
     protocol_.close_all("the engine was shut down");
     run_finished(lock);
-  } while (!lock.owns_lock() || has_submissions_.load() || !protocol_.idle());
-  lock.unlock();
+  } while (!lock.owns_lock() || has_submissions_.load() || protocol_.has_operations());
+  protocol_.settle_leftovers(Deadline::after(kPatienceWithDevices));
+  run_finished(lock);
+  if (lock.owns_lock()) lock.unlock();
   stopping_.store(true, std::memory_order_seq_cst);
   wake_engine();
   thread_.join();
@@ -177,8 +182,9 @@ bool EngineCore::progress() {
   if (++rounds_ % kRoundsPerClock == 0) protocol_.check_deadlines(now_ns());
   const bool records = protocol_.poll_records();
   const bool chunks = protocol_.move_chunks();
+  const bool devices = protocol_.poll_devices();
   protocol_.notify_peers();
-  return records || chunks;
+  return records || chunks || devices;
 }
 
 // Runs what completed, without the lock. Holds it again afterwards, or not if another thread was

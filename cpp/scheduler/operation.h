@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ struct Outgoing {
   enum class State {
     kUnsent,     // nothing was said to the peer yet
     kAnnounced,  // waits for the peer's grant, or for it to read the message
-    kStreaming,  // granted: chunks go out
+    kStreaming,  // granted: chunks, or the copies of a device, go out
     kDone,
   };
   Operation* operation = nullptr;
@@ -29,15 +30,16 @@ struct Outgoing {
   size_t sent = 0;
   uint64_t peer_token = 0;
   State state = State::kUnsent;
-  int level = 0;        // for LevelQueue
-  uint64_t serial = 0;  // for LevelQueue
+  std::shared_ptr<DeviceTransfer> transfer;  // of a device message that was granted
+  int level = 0;                             // for LevelQueue
+  uint64_t serial = 0;                       // for LevelQueue
 };
 
 // A message that is awaited.
 struct Incoming {
   enum class State {
     kAwaited,    // no header yet
-    kStreaming,  // granted: chunks come in
+    kStreaming,  // granted: chunks, or the copies of a device, come in
     kPulling,    // this side reads it from the peer's memory
     kDone,
   };
@@ -52,8 +54,9 @@ struct Incoming {
   uint64_t pull_revocations = 0;  // kPulling: the peer's count when it announced the message
   Nanoseconds matched = 0;        // when its header was
   State state = State::kAwaited;
-  int level = 0;        // for LevelQueue
-  uint64_t serial = 0;  // for LevelQueue
+  std::shared_ptr<DeviceTransfer> transfer;  // of a device message that was granted
+  int level = 0;                             // for LevelQueue
+  uint64_t serial = 0;                       // for LevelQueue
 };
 
 // The part of a plan that stays on this rank.
@@ -63,8 +66,9 @@ struct LocalCopy {
   std::vector<Segment> to;
   size_t bytes = 0;
   size_t copied = 0;
-  int level = 0;        // for LevelQueue
-  uint64_t serial = 0;  // for LevelQueue
+  std::shared_ptr<DeviceTransfer> transfer;  // in device memory
+  int level = 0;                             // for LevelQueue
+  uint64_t serial = 0;                       // for LevelQueue
 };
 
 // A plan in flight. Belongs to the holder of the progress lock.
@@ -76,10 +80,13 @@ struct Operation {
   std::vector<LocalCopy> local;
   size_t pending = 0;  // messages and copies that are not done
   CopyMode copy_mode = CopyMode::kCached;
-  PathSet paths;  // that its messages took so far
-  Status late;    // see OpResult
+  PathSet paths;           // that its messages took so far
+  Status late;             // see OpResult
+  bool submitted = false;  // Request::on_submitted was called
 
   OpKind kind() const { return request.plan.signature.op; }
+  // Whether messages with bytes in them lie in device memory.
+  bool on_device() const { return request.device != nullptr; }
   bool point_to_point() const { return kind() == OpKind::kSend || kind() == OpKind::kRecv; }
   // "rank 1: all_to_all_single #12 of group 'world'"
   std::string describe() const;

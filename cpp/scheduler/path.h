@@ -7,15 +7,18 @@ namespace freescale {
 
 // The ways in which a message can come from a process of this host, or stay on its rank.
 enum class Path : uint8_t {
-  kChunks,  // through the chunk lane: both sides copy, in parallel
-  kPull,    // the receiver reads the sender's memory: one copy and a system call
-  kInline,  // with its header
-  kLocal,   // a copy within the rank
+  kChunks,      // through the chunk lane: both sides copy, in parallel
+  kPull,        // the receiver reads the sender's memory: one copy and a system call
+  kInline,      // with its header
+  kLocal,       // a copy within the rank
+  kCopyEngine,  // between device memories, by copy engines
+  kStaged,      // the same through pinned memory of the host
 };
-inline constexpr int kPaths = 4;
+inline constexpr int kPaths = 6;
 
 constexpr std::string_view path_name(Path path) {
-  constexpr std::string_view kNames[kPaths] = {"chunks", "pull", "inline", "local"};
+  constexpr std::string_view kNames[kPaths] = {"chunks", "pull",        "inline",
+                                               "local",  "copy_engine", "staged"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -92,7 +92,7 @@ void Protocol::post(std::unique_ptr<Operation> owned) {
   const uint64_t token = operation.token;
   // Each step may end the operation, by success or by a mismatch.
   start_sends(operation);
-  start_local_copies(operation);
+  if (!start_local_copies(operation)) return;
   match_early(operation);
   if (operations_.count(token) == 0) return;
   if (operation.pending == 0) return finish(operation, {});
@@ -230,7 +230,8 @@ void Protocol::start_send(Outgoing& out) {
   // A full lane would keep a copy here after the operation is over, and this rank may then do
   // nothing more to send it on.
   header.kind = RecordKind::kInline;
-  if (peer.may_send_inline(out.bytes) && peer.try_send(header, out.segments)) {
+  const bool in_device = out.operation->on_device() && out.bytes > 0;
+  if (!in_device && peer.may_send_inline(out.bytes) && peer.try_send(header, out.segments)) {
     peer.count_inline_sent();
     out.sent = out.bytes;
     out.state = Outgoing::State::kDone;
@@ -238,8 +239,8 @@ void Protocol::start_send(Outgoing& out) {
     --out.operation->pending;
     return;
   }
-  header.kind = RecordKind::kAnnounce;
-  if (out.segments.size() == 1) {
+  header.kind = in_device ? RecordKind::kAnnounceDevice : RecordKind::kAnnounce;
+  if (out.segments.size() == 1 && !in_device) {
     header.address = reinterpret_cast<uint64_t>(out.segments[0].data);
     header.revocations = peer.link().revocations();
   }
@@ -247,7 +248,9 @@ void Protocol::start_send(Outgoing& out) {
   out.state = Outgoing::State::kAnnounced;
 }
 
-void Protocol::start_local_copies(Operation& operation) {
+// False if it ended the operation.
+bool Protocol::start_local_copies(Operation& operation) {
+  if (operation.on_device()) return start_device_copies(operation);
   for (LocalCopy& copy : operation.local) {
     operation.paths.add(Path::kLocal);
     if (copy.bytes > kImmediateCopyBytes) {
@@ -257,6 +260,7 @@ void Protocol::start_local_copies(Operation& operation) {
     copy_some(copy, copy.bytes);
     --operation.pending;
   }
+  return true;
 }
 
 void Protocol::match_early(Operation& operation) {
@@ -422,6 +426,7 @@ void Protocol::tell_members(const Group& group, WireHeader header, const std::st
 }
 
 void Protocol::forget(Operation& operation) {
+  if (operation.on_device()) abandon_transfers(operation);
   const auto mine = [&](const auto* part) { return part->operation == &operation; };
   for (Outgoing& out : operation.outgoing) {
     if (out.state == Outgoing::State::kStreaming) out.peer->sending.remove_if(mine);
@@ -536,16 +541,21 @@ void Protocol::check_links() {
   }
 }
 
+// Whether a message in device memory comes to its end without its other rank.
+bool Protocol::needs_nobody(const std::shared_ptr<DeviceTransfer>& transfer) {
+  return transfer != nullptr && !transfer->needs_peer();
+}
+
 int Protocol::find_culprit(const Operation& operation, const Blame& blame) {
   const Group& group = *operation.request.group;
   for (const Outgoing& out : operation.outgoing) {
-    if (out.state == Outgoing::State::kDone) continue;
+    if (out.state == Outgoing::State::kDone || needs_nobody(out.transfer)) continue;
     const bool granted = out.state == Outgoing::State::kStreaming;
     const int culprit = blame({group, out.peer, out.rank, granted});
     if (culprit != kNobody) return culprit;
   }
   for (const Incoming& in : operation.incoming) {
-    if (in.state == Incoming::State::kDone) continue;
+    if (in.state == Incoming::State::kDone || needs_nobody(in.transfer)) continue;
     const bool granted = in.state != Incoming::State::kAwaited;
     const int culprit = blame({group, in.peer, in.rank, granted});
     if (culprit != kNobody) return culprit;

@@ -36,20 +36,26 @@ class Protocol {
   void close_group(const Group& group, const std::string& reason);
   // Ends everything in flight.
   void close_all(const std::string& reason);
+  // The last call: gives what failed operations left in devices this long to come to its end.
+  void settle_leftovers(Deadline deadline);
 
   // Each returns whether it did anything.
   bool poll_records();
   // At most one chunk each way with each peer, of the most urgent level that has work.
   bool move_chunks();
+  // Messages in device memory.
+  bool poll_devices();
   void notify_peers();
 
-  bool idle() const { return operations_.empty(); }
+  bool idle() const { return operations_.empty() && leftovers_.empty(); }
+  bool has_operations() const { return !operations_.empty(); }
   // How many are remembered.
   size_t groups() const { return groups_.size(); }
   std::vector<OpenOperation> open_operations() const;
   Deadline earliest_deadline() const { return earliest_deadline_; }
-  // When the last move_chunks() would have moved a chunk that had to wait for its time.
-  Deadline retry_at() const { return Deadline::at(retry_at_); }
+  // When a chunk of the last move_chunks() that had to wait for its time may go, or devices are
+  // looked at again.
+  Deadline retry_at() const { return Deadline::at(std::min(retry_at_, device_retry_at_)); }
   // Ends what has timed out.
   void check_deadlines(Nanoseconds now);
 
@@ -91,7 +97,7 @@ class Protocol {
   void resolve_peers(Operation& operation);
   void start_sends(Operation& operation);
   void start_send(Outgoing& out);
-  void start_local_copies(Operation& operation);
+  bool start_local_copies(Operation& operation);
   void match_early(Operation& operation);
   void match_early(Incoming& in);
   bool refuse_unawaited(Operation& operation);
@@ -104,7 +110,7 @@ class Protocol {
   bool tells_its_rank(const Peer& peer, const WireHeader& header) const;
   void on_record(Peer& peer, std::span<const std::byte> record);
   void on_message(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
-  void on_grant(Peer& peer, const WireHeader& header);
+  void on_grant(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
   void on_pulled(Peer& peer, const WireHeader& header);
   void on_cancel(Peer& peer, const WireHeader& header, std::string reason);
   void on_group_closed(const WireHeader& header, std::string reason);
@@ -120,6 +126,32 @@ class Protocol {
   void grant(Incoming& in);
   void start_pull(Incoming& in, const WireHeader& header);
   static int rank_of(const Group& group, const Peer& peer);
+
+  // Device memory.
+  // What a look at the messages of one operation has found.
+  struct DevicePoll {
+    size_t over = 0;
+    size_t waiting = 0;
+    Status failure;
+  };
+  bool start_device_copies(Operation& operation);
+  void grant_device(Incoming& in);
+  void start_device_send(Outgoing& out, std::span<const std::byte> grant);
+  void on_device_news(Peer& peer, const WireHeader& header, std::span<const std::byte> news);
+  bool poll_device_operation(Operation& operation, Nanoseconds now);
+  void poll_device_message(DevicePoll& poll, Operation& operation,
+                           std::shared_ptr<DeviceTransfer>& transfer, Peer* peer,
+                           uint64_t peer_token, int rank);
+  void note_submitted(Operation& operation);
+  static void relay_news(Peer& peer, const WireHeader& about, uint64_t peer_token,
+                         DeviceTransfer& transfer);
+  static void send_news(Peer& peer, WireHeader about, uint64_t peer_token,
+                        std::span<const std::byte> news);
+  void refuse_grant(Peer& peer, const WireHeader& grant);
+  void abandon_transfers(Operation& operation);
+  static bool needs_nobody(const std::shared_ptr<DeviceTransfer>& transfer);
+  void let_go_later(std::shared_ptr<DeviceCall> call);
+  bool poll_leftovers(Nanoseconds now);
 
   // Chunks.
   void landed(Incoming& in, Path path);
@@ -174,6 +206,16 @@ class Protocol {
     while (remembered.size() > kRemembered) remembered.erase(remembered.begin());
   }
 
+  // A device message of an operation that has failed, whose memory is not free yet.
+  struct Leftover {
+    Peer* peer;  // null for a copy on this rank
+    bool incoming;
+    WireHeader header;  // about the operation
+    uint64_t peer_token;
+    std::shared_ptr<DeviceTransfer> transfer;
+    std::shared_ptr<DeviceCall> call;
+  };
+
   const Nanoseconds aging_;
   Statistics& statistics_;
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -189,6 +231,11 @@ class Protocol {
   std::vector<Segment> pieces_;  // scratch of put_next
   Deadline earliest_deadline_ = Deadline::never();
   Nanoseconds retry_at_ = Link::kNoRetry;
+  std::vector<uint64_t> device_operations_;  // tokens
+  std::vector<Leftover> leftovers_;
+  std::vector<uint64_t> polled_;  // scratch of poll_devices
+  bool device_moves_ = false;     // so the last look has found
+  Nanoseconds device_retry_at_ = Link::kNoRetry;
   size_t next_to_send_ = 0;  // peer; may be one too far
   uint64_t last_token_ = 0;
 };

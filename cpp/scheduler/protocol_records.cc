@@ -56,6 +56,13 @@ Disagreement compare(const Operation& operation, const Incoming* in, const Peer*
     return differ("sends " + amount(header.bytes, dtype_of(header)),
                   "expects " + amount(in->bytes, std::string(mine.dtype_name())));
   }
+  const bool from_device = header.kind == RecordKind::kAnnounceDevice;
+  if (header.bytes > 0 && from_device != operation.on_device()) {
+    const auto memory = [](bool device) { return device ? "CUDA memory" : "memory of the host"; };
+    return differ(
+        "sends " + amount(header.bytes, dtype_of(header)) + " from " + memory(from_device),
+        std::string("expects them in ") + memory(operation.on_device()));
+  }
   if (point_to_point) return {};
   const Outgoing* out = const_cast<Operation&>(operation).outgoing_to(peer);
   const uint64_t back = out == nullptr ? kNothingBack : out->bytes;
@@ -128,9 +135,12 @@ void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
   switch (header.kind) {
     case RecordKind::kInline:
     case RecordKind::kAnnounce:
+    case RecordKind::kAnnounceDevice:
       return on_message(peer, header, payload);
     case RecordKind::kGrant:
-      return on_grant(peer, header);
+      return on_grant(peer, header, payload);
+    case RecordKind::kDeviceNews:
+      return on_device_news(peer, header, payload);
     case RecordKind::kPulled:
       return on_pulled(peer, header);
     case RecordKind::kCancel:
@@ -247,6 +257,10 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
     in.landed = in.bytes;
     return landed(in, Path::kInline);
   }
+  if (header.kind == RecordKind::kAnnounceDevice) {
+    raise(in.level, header.priority);
+    return grant_device(in);
+  }
   in.matched = now_ns();
   const bool may_pull = header.address != 0 && peer.link().can_pull();
   const uint64_t number = operation.point_to_point() ? operation.token : operation.request.sequence;
@@ -279,14 +293,18 @@ void Protocol::refuse(Operation& operation, Incoming* in, Peer& peer, const Wire
   fail(operation, Status::mismatch(operation.describe() + ": " + what.here));
 }
 
-void Protocol::on_grant(Peer& peer, const WireHeader& header) {
+void Protocol::on_grant(Peer& peer, const WireHeader& header, std::span<const std::byte> payload) {
   const auto entry = operations_.find(header.peer_token);
-  if (entry == operations_.end()) return;  // given up here; the peer was told then
-  Outgoing* out = entry->second->outgoing_to(&peer);
-  if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
+  Outgoing* out = entry == operations_.end() ? nullptr : entry->second->outgoing_to(&peer);
+  if (out == nullptr || out->state != Outgoing::State::kAnnounced) {
+    // Given up here; the peer was told then, but keeps its device memory for what may come.
+    if (!payload.empty()) refuse_grant(peer, header);
+    return;
+  }
   out->state = Outgoing::State::kStreaming;
   out->peer_token = header.token;
   raise(out->level, header.priority);
+  if (out->operation->on_device() && out->bytes > 0) return start_device_send(*out, payload);
   peer.sending.add(out, now_ns());
 }
 
@@ -322,7 +340,7 @@ void Protocol::cancel_collective(const WireHeader& header, const std::string& re
 void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,
                                      const std::string& reason) {
   const auto announced = [&](const EarlyMessage& message) {
-    return message.header.token == header.token && message.header.kind == RecordKind::kAnnounce;
+    return message.header.token == header.token && message.header.kind != RecordKind::kInline;
   };
   if (std::erase_if(peer.early_point_to_point, announced) > 0) return;
   for (const auto& [token, operation] : operations_) {

@@ -11,6 +11,7 @@
 #include "cpp/scheduler/group.h"
 #include "cpp/scheduler/path.h"
 #include "cpp/scheduler/plan.h"
+#include "cpp/transport/device_call.h"
 
 namespace freescale {
 
@@ -37,6 +38,11 @@ struct Request {
   std::chrono::nanoseconds timeout{0};  // what the user asked for; for the message only
   // The caller goes straight into wait(): do not wake the engine thread for this.
   bool caller_waits = false;
+  // Of a plan whose segments lie in device memory; else null.
+  std::shared_ptr<DeviceCall> device;
+  // Of those: called at most once, as on_done is and before it, when nothing that the operation
+  // still waits for needs a call of a driver, on whatever rank. May be null.
+  std::function<void()> on_submitted;
   // Called exactly once, with no lock held, on the engine thread or on a thread inside wait() or
   // submit(). May submit further operations; must not throw.
   std::function<void(const OpResult&)> on_done;

@@ -11,12 +11,14 @@ namespace freescale {
 // travel as they lie in memory.
 
 enum class RecordKind : uint8_t {
-  kInline = 1,   // a message whose payload follows
-  kAnnounce,     // a message that waits for its grant; no payload
-  kGrant,        // receiver to sender: the destination is ready, send the chunks
-  kPulled,       // receiver to sender: the whole announced message was read; its buffer is free
-  kCancel,       // an operation is given up; the payload says why
-  kGroupClosed,  // the sender's rank has left the group; the payload says why
+  kInline = 1,      // a message whose payload follows
+  kAnnounce,        // a message that waits for its grant; no payload
+  kGrant,           // receiver to sender: the destination is ready, send the chunks
+  kPulled,          // receiver to sender: the whole announced message was read; its buffer is free
+  kCancel,          // an operation is given up; the payload says why
+  kGroupClosed,     // the sender's rank has left the group; the payload says why
+  kAnnounceDevice,  // as kAnnounce, of a message in device memory; its grant has a payload
+  kDeviceNews,      // from one end of a device message to the other: DeviceTransfer::take_news()
 };
 
 // In WireHeader::bytes_back: this rank awaits no message from the receiver in this operation.

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cpp/base/clock.h"
 #include "cpp/base/status.h"
+#include "cpp/base/unique_fd.h"
 #include "cpp/device/segment.h"
 
 namespace freescale {
@@ -29,6 +32,12 @@ class LinkSink {
   virtual void on_record(std::span<const std::byte> record) = 0;
   // The sink copies `data` to where it belongs, or drops it.
   virtual void on_chunk(const ChunkTag& tag, std::span<const std::byte> data) = 0;
+};
+
+// What went beside a link's lanes.
+struct AsideMessage {
+  std::vector<std::byte> bytes;
+  std::vector<UniqueFd> fds;
 };
 
 // The way to one peer process: two lanes, both reliable and in order.
@@ -97,6 +106,21 @@ class Link {
   void set_tell_peer(std::function<void(const std::string& why)> tell) {
     tell_peer_ = std::move(tell);
   }
+
+  // Descriptors, with what they are, go beside the lanes, in order among themselves; at most
+  // kAsideBytes and kAsideFds each. For any thread; waits while the peer has too many to take.
+  static constexpr size_t kAsideBytes = 4096;
+  static constexpr size_t kAsideFds = 4;
+  Status send_aside(std::span<const std::byte> bytes, std::span<const int> fds);
+  // Gets the peer's, on a thread of their own, which is not to be held up; those that came before
+  // first.
+  using AsideHandler = std::function<void(AsideMessage)>;
+  void set_aside_handler(AsideHandler handler);
+  void deliver_aside(AsideMessage message);
+  // How they are sent. Before the link is used.
+  using AsideSender = std::function<Status(std::span<const std::byte>, std::span<const int>)>;
+  void set_aside_sender(AsideSender sender) { aside_sender_ = std::move(sender); }
+
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Why; meaningful once failed().
   const Status& failure() const { return failure_; }
@@ -106,6 +130,10 @@ class Link {
   std::atomic<bool> failed_{false};   // failure_ may be read
   Status failure_;
   std::function<void(const std::string&)> tell_peer_;
+  AsideSender aside_sender_;
+  std::mutex aside_mutex_;  // guards the two below; held while the handler runs
+  AsideHandler aside_handler_;
+  std::vector<AsideMessage> early_asides_;
 };
 
 }  // namespace freescale

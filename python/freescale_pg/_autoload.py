@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 NAME = "freescale"
 
-# Devices whose tensors the engine moves. Tensors of others get c10d's own error, which names the
-# device type.
-DEVICES = ("cpu",)
-
 
 def register() -> None:
     """Registers the backend where torch cannot look it up by itself; logs instead of raising."""
@@ -45,13 +41,23 @@ def register_backend() -> None:
 
     if NAME.upper() in Backend._plugins:
         return
-    Backend.register_backend(NAME, _create, extended_api=True, devices=list(DEVICES))
+    Backend.register_backend(NAME, _create, extended_api=True, devices=_devices())
     # torch files plug-ins under CUSTOM, whose groups call themselves "custom". TorchRec takes that
     # for a fake group of its tests and copies locally instead of exchanging: wrong, and no error.
     Backend.backend_type_map[NAME] = ProcessGroup.BackendType.UNDEFINED
     if not _torch_looks_up_backends():
         _hide_from_default_choice()
         _file_under_undefined()
+
+
+def _devices() -> list[str]:
+    """Device types whose tensors this build of torch can have and the engine moves.
+
+    Tensors of others get c10d's own error, which names the device type.
+    """
+    import torch
+
+    return ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
 
 
 def _create(request: "_DistributedBackendOptions", options: object = None) -> "Backend":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from freescale_pg._extension import _C
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import _DistributedBackendOptions
+    from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
     from torch.distributed.distributed_c10d import GroupName
 
 
@@ -35,4 +35,28 @@ def create_backend(request: "_DistributedBackendOptions", options: object) -> _C
     settings._timeout = request.timeout
     settings.group_name = cast("GroupName", request.group_id)
     settings.global_ranks_in_group = request.global_ranks_in_group
-    return _C.Backend(request.store, request.group_rank, request.group_size, settings)
+    backend = _C.Backend(request.store, request.group_rank, request.group_size, settings)
+    reducer = _nccl_backend(request)
+    if reducer is not None:
+        backend._set_device_reducer(reducer)
+    return backend
+
+
+def _nccl_backend(request: "_DistributedBackendOptions") -> "Backend | None":
+    """Makes the NCCL backend that combines CUDA tensors, or None where torch or the machine has none.
+
+    It connects to nobody before it is first used.
+    """
+    import torch
+    from torch.distributed import PrefixStore, is_nccl_available
+
+    if not (torch.cuda.is_available() and is_nccl_available()):
+        return None
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = request.timeout
+    options.group_name = cast("GroupName", request.group_id)
+    options.global_ranks_in_group = request.global_ranks_in_group
+    store = PrefixStore("nccl", request.store)
+    return ProcessGroupNCCL(store, request.group_rank, request.group_size, options)

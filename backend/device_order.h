@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "cpp/base/status.h"
+#include "cpp/scheduler/completion.h"
+#include "cpp/transport/cuda_ipc/cuda_device.h"
+
+namespace freescale {
+
+// The stream on which the caller's kernels of a device go now.
+c10::Stream current_stream(c10::Device device);
+cuda::Stream driver_stream(const c10::Stream& stream);
+// The allocator gives the tensor's memory to nobody before what `stream` has now is over.
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream);
+
+// The place of a call on CUDA tensors in the order of streams: what its Work needs beside what all
+// have. Thread-safe.
+class DeviceOrder {
+ public:
+  // Runs a task on a thread that may call the device's driver, and soon.
+  using Defer = std::function<void(std::function<void()>)>;
+
+  // `submits_ahead`: see CudaDevice.
+  DeviceOrder(c10::Device device, std::shared_ptr<cuda::CudaCall> call, bool submits_ahead,
+              Defer defer)
+      : device_(device),
+        submits_ahead_(submits_ahead),
+        defer_(std::move(defer)),
+        call_(std::move(call)) {}
+
+  c10::Device device() const { return device_; }
+  // Whether a thread that is to order a stream has to wait for submitted() before.
+  bool submits_ahead() const { return submits_ahead_; }
+  Completion& submitted() { return submitted_; }
+
+  // The caller's current stream waits from here on for the call. Once the call is over on the host
+  // there is nothing to wait for.
+  Status order_current_stream();
+
+  // The call is over on the host: its memory is let go of.
+  void finish();
+  // For the completion of a call, while the engine exists: runs `task` where calls of the driver
+  // may be made, with a stream of its own current, on which nothing waits.
+  void after_completion(std::function<void()> task) const;
+
+ private:
+  const c10::Device device_;
+  const bool submits_ahead_;
+  const Defer defer_;
+  Completion submitted_;
+  std::mutex mutex_;  // guards call_
+  std::shared_ptr<cuda::CudaCall> call_;
+};
+
+}  // namespace freescale

@@ -1,0 +1,260 @@
+// What a rank does with messages in device memory: their headers, matching and ends are those of
+// all messages, but who moves the bytes is the DeviceCall.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cpp/scheduler/protocol.h"
+
+namespace freescale {
+namespace {
+
+// A device writes words but wakes nobody, so it is looked at: this often while it has something of
+// open operations to move, a fraction of the time that one chunk takes (4 MiB at 50 GB/s: 84 us),
+// and less often for what is left of failed ones.
+constexpr Nanoseconds kLookEvery = 20'000;
+constexpr Nanoseconds kLookAtLeftoversEvery = 1'000'000;
+
+}  // namespace
+
+// False if it ended the operation.
+bool Protocol::start_device_copies(Operation& operation) {
+  device_operations_.push_back(operation.token);
+  for (LocalCopy& copy : operation.local) {
+    auto transfer = operation.request.device->copy(copy.level);
+    if (!transfer.ok()) {
+      const Status& why = transfer.status();
+      fail(operation, Status(why.code(), operation.describe() + ": " + why.message()));
+      return false;
+    }
+    copy.transfer = std::move(transfer.value());
+  }
+  return true;
+}
+
+void Protocol::grant_device(Incoming& in) {
+  Operation& operation = *in.operation;
+  std::vector<std::byte> grant;
+  auto transfer = operation.request.device->receive(in.peer->link(), &grant);
+  Status status = transfer.status();
+  if (status.ok() && grant.size() > in.peer->max_payload()) {
+    status = Status::system("the memory for the " + std::to_string(in.bytes) + " bytes of rank " +
+                            std::to_string(in.rank) +
+                            " lies in too many allocations to be named in one record");
+  }
+  if (!status.ok()) {
+    return fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
+  }
+  in.transfer = std::move(transfer.value());
+  in.state = Incoming::State::kStreaming;
+  WireHeader header = header_about(operation);
+  header.kind = RecordKind::kGrant;
+  header.peer_token = in.peer_token;
+  const Segment body{grant.data(), grant.size()};
+  in.peer->send(header, std::span(&body, 1));
+}
+
+void Protocol::start_device_send(Outgoing& out, std::span<const std::byte> grant) {
+  Operation& operation = *out.operation;
+  auto transfer = operation.request.device->send(out.peer->link(), out.level, grant);
+  if (!transfer.ok()) {
+    const Status& why = transfer.status();
+    return fail(operation, Status(why.code(), operation.describe() + ": to rank " +
+                                                  std::to_string(out.rank) + ": " + why.message()));
+  }
+  out.transfer = std::move(transfer.value());
+}
+
+void Protocol::on_device_news(Peer& peer, const WireHeader& header,
+                              std::span<const std::byte> news) {
+  DeviceTransfer* transfer = nullptr;
+  if (const auto entry = operations_.find(header.peer_token); entry != operations_.end()) {
+    if (Incoming* in = entry->second->incoming_from(&peer)) transfer = in->transfer.get();
+  }
+  for (const Leftover& leftover : leftovers_) {
+    if (leftover.incoming && leftover.peer == &peer && leftover.header.token == header.peer_token) {
+      transfer = leftover.transfer.get();
+    }
+  }
+  if (transfer == nullptr) return;  // its last byte was quicker
+  if (Status status = transfer->on_news(news); !status.ok()) distrust(peer, status.message());
+}
+
+bool Protocol::poll_devices() {
+  device_retry_at_ = Link::kNoRetry;
+  if (device_operations_.empty() && leftovers_.empty()) return false;
+  const Nanoseconds now = now_ns();
+  bool any = false;
+  device_moves_ = false;
+  polled_ = device_operations_;
+  for (uint64_t token : polled_) {
+    const auto entry = operations_.find(token);
+    if (entry != operations_.end()) any = poll_device_operation(*entry->second, now) || any;
+  }
+  any = poll_leftovers(now) || any;
+  if (device_moves_) {
+    device_retry_at_ = now + kLookEvery;
+  } else if (!leftovers_.empty()) {
+    device_retry_at_ = now + kLookAtLeftoversEvery;
+  }
+  return any;
+}
+
+// Whether anything has changed. May end the operation.
+bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
+  operation.request.device->pace(now);
+  DevicePoll poll;
+  for (Outgoing& out : operation.outgoing) {
+    if (out.bytes == 0 || out.state == Outgoing::State::kDone) continue;
+    poll_device_message(poll, operation, out.transfer, out.peer, out.peer_token, out.rank);
+    if (out.state == Outgoing::State::kStreaming && out.transfer == nullptr) {
+      out.sent = out.bytes;
+      out.state = Outgoing::State::kDone;
+    }
+  }
+  for (Incoming& in : operation.incoming) {
+    if (in.bytes == 0 || in.state == Incoming::State::kDone) continue;
+    poll_device_message(poll, operation, in.transfer, in.peer, in.peer_token, in.rank);
+    if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
+      in.landed = in.bytes;
+      in.state = Incoming::State::kDone;
+    }
+  }
+  for (LocalCopy& copy : operation.local) {
+    if (copy.copied == copy.bytes) continue;
+    poll_device_message(poll, operation, copy.transfer, nullptr, 0,
+                        operation.request.group->rank());
+    if (copy.transfer == nullptr) copy.copied = copy.bytes;
+  }
+  operation.pending -= poll.over;
+  if (!poll.failure.ok()) {
+    fail(operation, std::move(poll.failure));
+    return true;
+  }
+  const bool submitted = poll.waiting == 0 && !operation.submitted;
+  if (submitted) note_submitted(operation);
+  if (operation.pending == 0) finish(operation, {});
+  return submitted || poll.over > 0;
+}
+
+// Looks at one message that is not done; `transfer` is null again once it is.
+void Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
+                                   std::shared_ptr<DeviceTransfer>& transfer, Peer* peer,
+                                   uint64_t peer_token, int rank) {
+  if (transfer == nullptr) {  // not granted yet
+    ++poll.waiting;
+    return;
+  }
+  device_moves_ = true;
+  if (peer != nullptr) relay_news(*peer, header_about(operation), peer_token, *transfer);
+  switch (transfer->state()) {
+    case DeviceTransfer::State::kWaiting:
+      ++poll.waiting;
+      return;
+    case DeviceTransfer::State::kSubmitted:
+      return;
+    case DeviceTransfer::State::kOver:
+      operation.paths.add(transfer->staged() ? Path::kStaged : Path::kCopyEngine);
+      transfer.reset();
+      ++poll.over;
+      return;
+    case DeviceTransfer::State::kFailed:
+      ++poll.waiting;
+      const Status why = transfer->failure();
+      poll.failure = Status(why.code(), operation.describe() + ": with rank " +
+                                            std::to_string(rank) + ": " + why.message());
+      return;
+  }
+}
+
+void Protocol::note_submitted(Operation& operation) {
+  operation.submitted = true;
+  if (!operation.request.on_submitted) return;
+  finished_.push_back({[on_submitted = std::move(operation.request.on_submitted)](const OpResult&) {
+                         on_submitted();
+                       },
+                       {}});
+}
+
+void Protocol::relay_news(Peer& peer, const WireHeader& about, uint64_t peer_token,
+                          DeviceTransfer& transfer) {
+  std::vector<std::byte> news;
+  while (transfer.take_news(&news)) send_news(peer, about, peer_token, news);
+}
+
+void Protocol::send_news(Peer& peer, WireHeader about, uint64_t peer_token,
+                         std::span<const std::byte> news) {
+  about.kind = RecordKind::kDeviceNews;
+  about.peer_token = peer_token;
+  const Segment body{const_cast<std::byte*>(news.data()), news.size()};
+  peer.send(about, std::span(&body, 1));
+}
+
+// A grant for an operation that is over here: the receiver keeps its memory for what may come.
+void Protocol::refuse_grant(Peer& peer, const WireHeader& grant) {
+  const auto group = groups_.find(grant.group);
+  if (group == groups_.end()) return;  // it knows that this rank has left
+  WireHeader about = grant;
+  about.token = 0;
+  about.sender = group->second.rank;
+  send_news(peer, about, grant.token, DeviceCall::nothing_comes());
+}
+
+// ---- Ends --------------------------------------------------------------------------------------
+
+// The operation is over. What of it still moves keeps its memory until it is not touched any more.
+void Protocol::abandon_transfers(Operation& operation) {
+  std::erase(device_operations_, operation.token);
+  const std::shared_ptr<DeviceCall> call = std::move(operation.request.device);
+  if (operation.pending > 0) call->give_up();
+  const auto leave = [&](auto& part, Peer* peer, uint64_t peer_token, bool incoming) {
+    if (part.transfer == nullptr) return;
+    part.transfer->abandon();
+    leftovers_.push_back(
+        {peer, incoming, header_about(operation), peer_token, std::move(part.transfer), call});
+  };
+  for (Outgoing& out : operation.outgoing) leave(out, out.peer, out.peer_token, false);
+  for (Incoming& in : operation.incoming) leave(in, in.peer, in.peer_token, true);
+  for (LocalCopy& copy : operation.local) leave(copy, nullptr, 0, false);
+  let_go_later(call);
+}
+
+// What a call keeps is the user's: it is let go of without the lock.
+void Protocol::let_go_later(std::shared_ptr<DeviceCall> call) {
+  finished_.push_back({[call = std::move(call)](const OpResult&) {}, {}});
+}
+
+// For when nobody looks at devices any more. What is not over by then stays in memory for ever: a
+// copy may still write to it.
+void Protocol::settle_leftovers(Deadline deadline) {
+  while (!leftovers_.empty() && !deadline.passed(now_ns())) {
+    poll_records();
+    poll_devices();
+    notify_peers();
+    usleep(100);
+  }
+  if (!leftovers_.empty()) static_cast<void>(new std::vector(std::move(leftovers_)));
+}
+
+bool Protocol::poll_leftovers(Nanoseconds now) {
+  bool any = false;
+  for (Leftover& leftover : leftovers_) {
+    leftover.call->pace(now);
+    if (leftover.peer != nullptr) {
+      if (leftover.peer->link().failed()) leftover.transfer->lose_peer();
+      relay_news(*leftover.peer, leftover.header, leftover.peer_token, *leftover.transfer);
+    }
+    if (leftover.transfer->state() != DeviceTransfer::State::kOver) continue;
+    if (leftover.peer != nullptr) {
+      relay_news(*leftover.peer, leftover.header, leftover.peer_token, *leftover.transfer);
+    }
+    leftover.transfer.reset();
+    let_go_later(std::move(leftover.call));
+    any = true;
+  }
+  std::erase_if(leftovers_, [](const Leftover& leftover) { return leftover.transfer == nullptr; });
+  return any;
+}
+
+}  // namespace freescale

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cpp/base/clock.h"
+#include "cpp/base/status.h"
+#include "cpp/device/copy_pacer.h"
+#include "cpp/transport/cuda_ipc/cuda_call.h"
+#include "cpp/transport/cuda_ipc/device_lane.h"
+#include "cpp/transport/cuda_ipc/driver_thread.h"
+
+namespace freescale::cuda {
+
+// How copies get to the driver (docs/adr/0013-two-ways-to-submit-copies.md).
+enum class SubmissionMode {
+  kAutomatic,  // kAhead, or kProxy on a device whose engines take copies in the order of submission
+  kAhead,
+  kProxy,
+};
+
+struct CudaDeviceOptions {
+  SubmissionMode submission = SubmissionMode::kAutomatic;
+  size_t chunk_bytes = 4 << 20;
+  // As EngineOptions::aging.
+  std::chrono::nanoseconds aging = std::chrono::milliseconds(100);
+  // Called by the device's thread when a transfer has changed; must not block.
+  std::function<void()> notify;
+};
+
+// A device as this process uses it: its lanes to peers, and the thread that calls its driver.
+class CudaDevice {
+ public:
+  // Creates the device's context if the process has none.
+  static Result<std::unique_ptr<CudaDevice>> open(int ordinal, CudaDeviceOptions options);
+  // Nobody uses its calls any more. Copies that do not come to an end in a second keep their
+  // streams and mappings for ever.
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  // Whether copies are submitted ahead: then who is to make streams wait for a call has to wait
+  // himself until it was submitted everywhere, so that no call of his that takes the driver's lock
+  // meanwhile can hold up a copy that it waits for.
+  bool submits_ahead() const { return submits_ahead_; }
+
+  // Starts a call at the point that `stream` has come to: there its memory may be read and written.
+  // Calls the driver. A stream that is being captured is refused.
+  Result<std::shared_ptr<CudaCall>> begin(Stream stream, CallMemory memory);
+
+  // The rest is for calls and their transfers.
+
+  const std::shared_ptr<const PrimaryContext>& context() const { return context_; }
+  FlagSegment& flags() { return flags_; }
+  Result<std::vector<ExportedPiece>> export_range(DevicePtr address, size_t bytes) {
+    return exported_->export_range(address, bytes);
+  }
+  // The way to a peer, made on first use; to the device itself for null.
+  Result<DeviceLane*> lane(const std::shared_ptr<Link>& link);
+  void submit(DeviceLane& lane, int level, std::shared_ptr<Submission> submission);
+  // As DeviceCall::pace().
+  void pace(Nanoseconds now);
+  // A transfer has changed.
+  void notify() const {
+    if (options_.notify) options_.notify();
+  }
+  // Not ok once the device is lost: a copy failed, and with it the context.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  const Status& failure() const { return failure_; }
+
+ private:
+  CudaDevice(int ordinal, CudaDeviceOptions options, std::shared_ptr<const PrimaryContext> context,
+             FlagSegment& flags, const Uuid& uuid, bool submits_ahead);
+  Result<std::unique_ptr<CopyQueue>> make_queue(int level);
+  std::chrono::nanoseconds work();
+  std::vector<DeviceLane*> all_lanes();
+  void tell_gone();
+  bool settle();
+
+  const int ordinal_;
+  const CudaDeviceOptions options_;
+  std::shared_ptr<const PrimaryContext> context_;  // calls keep it too
+  FlagSegment& flags_;
+  const Uuid uuid_;
+  const bool submits_ahead_;
+  std::unique_ptr<ExportedMemory> exported_;
+  CopyPacer pacer_;
+  Nanoseconds paced_ = 0;  // at; the engine's
+
+  std::atomic<bool> failed_{false};
+  Status failure_;  // written before failed_
+
+  std::mutex mutex_;  // guards the two below
+  std::map<const Link*, std::unique_ptr<DeviceLane>> lanes_;
+  std::vector<FlagWord> queue_words_;
+
+  std::unique_ptr<DriverThread> thread_;
+};
+
+}  // namespace freescale::cuda

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "cpp/base/clock.h"
+#include "cpp/base/priority.h"
+#include "cpp/device/copy_queue.h"
+#include "cpp/transport/cuda_ipc/aside_messages.h"
+#include "cpp/transport/cuda_ipc/exported_memory.h"
+#include "cpp/transport/cuda_ipc/flag_segment.h"
+#include "cpp/transport/cuda_ipc/imported_memory.h"
+#include "cpp/transport/cuda_ipc/staged_message.h"
+#include "cpp/transport/cuda_ipc/staging_ring.h"
+#include "cpp/transport/transport.h"
+
+namespace freescale::cuda {
+
+// A copy that waits for its turn with the driver's thread.
+class Submission {
+ public:
+  virtual ~Submission() = default;
+  // On the driver's thread, until it returns true: the copy is in its queue, or never will be.
+  virtual bool try_submit() = 0;
+};
+
+// The way of a device's memory to the device of one peer process, or to itself: what each knows of
+// the other, and a queue of copies for each level of priority.
+class DeviceLane {
+ public:
+  using QueueMaker = std::function<Result<std::unique_ptr<CopyQueue>>(int level)>;
+
+  // `link` is null for the way to itself. All arguments outlive the lane.
+  DeviceLane(const PrimaryContext& context, const Uuid& device, ExportedMemory& exported,
+             FlagSegment& flags, std::shared_ptr<Link> link, QueueMaker make_queue);
+  // The work of its queues is over.
+  ~DeviceLane();
+  DeviceLane(const DeviceLane&) = delete;
+  DeviceLane& operator=(const DeviceLane&) = delete;
+
+  const std::shared_ptr<Link>& link() const { return link_; }
+
+  // For the threads of calls, which may wait for a moment here: makes sure that the peer knows how
+  // to open what the pieces lie in.
+  Status tell(const std::vector<ExportedPiece>& pieces);
+  void tell_gone(std::span<const uint64_t> allocations);
+
+  // Any thread.
+  void submit(int level, std::shared_ptr<Submission> submission);
+  // The peer is lost: nothing waits for it any more.
+  void interrupt();
+
+  // The rest is for the driver's thread.
+
+  // Waits for what the peer tells first.
+  struct PeerSide {
+    PeerFlags* flags = nullptr;
+    bool same_device = false;
+  };
+  Result<PeerSide> peer(Deadline deadline);
+  ImportedMemory& imported() { return imported_; }
+  Result<CopyQueue*> queue(int level);
+  // For messages that cannot be written to the peer's memory: the end of the level's ring that this
+  // side fills, made on first use, and the first of a message's chunks in it.
+  struct Staging {
+    CopyQueue* queue = nullptr;
+    StageEnd end;
+  };
+  Result<Staging> staging_out(int level);
+  uint32_t take_chunks(int level, uint32_t chunks);
+  // The end that this side empties; waits for the peer's ring.
+  Result<Staging> staging_in(int level, Deadline deadline);
+  // One round: what waits is submitted as far as there is room, what was let go is handed over.
+  // Whether there is something to come back for soon.
+  Result<bool> work();
+  // Ends all waiting of the queues' streams.
+  void abort();
+  bool drained() const;
+
+ private:
+  // A ring, its words, and where its copies are queued.
+  struct Ring {
+    std::unique_ptr<StagingRing> memory;
+    std::unique_ptr<CopyQueue> queue;  // of the end that empties; the other has the level's
+    FlagWord filled;
+    uint32_t next_chunk = 0;
+  };
+  struct RingNotice {
+    AsideRing message;
+    UniqueFd fd;
+  };
+  Status take_words();
+  Status say_hello();
+  Status tell_ring(int level, const Ring& ring);
+  Status await_peer(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                    const std::function<bool()>& told);
+  void on_aside(AsideMessage message);
+  std::vector<CopyQueue*> all_queues() const;
+  Status take_aside(AsideMessage message);
+
+  const PrimaryContext& context_;
+  const Uuid device_;
+  ExportedMemory& exported_;
+  FlagSegment& flags_;
+  const std::shared_ptr<Link> link_;
+  const QueueMaker make_queue_;
+
+  std::mutex tell_mutex_;  // held while the peer is told: in order
+  bool said_hello_ = false;
+  std::unordered_set<uint64_t> told_;
+
+  std::array<FlagWord, kPriorityLevels> emptied_;  // once hello was said
+
+  ImportedMemory imported_;
+  std::array<Ring, kPriorityLevels> rings_out_;
+  std::array<Ring, kPriorityLevels> rings_in_;
+  std::array<std::unique_ptr<CopyQueue>, kPriorityLevels> queues_;
+  std::array<std::deque<std::shared_ptr<Submission>>, kPriorityLevels> backlog_;
+  std::unique_ptr<PeerFlags> peer_flags_;
+
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::array<std::vector<std::shared_ptr<Submission>>, kPriorityLevels> submitted_;
+  std::optional<AsideHello> hello_;
+  UniqueFd hello_fd_;
+  std::array<std::optional<RingNotice>, kPriorityLevels> rings_told_;
+  bool interrupted_ = false;
+};
+
+}  // namespace freescale::cuda

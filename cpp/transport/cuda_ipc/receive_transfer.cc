@@ -1,0 +1,129 @@
+#include "cpp/transport/cuda_ipc/receive_transfer.h"
+
+#include <cstring>
+
+#include "cpp/transport/cuda_ipc/cuda_device.h"
+
+namespace freescale {
+
+std::vector<std::byte> DeviceCall::nothing_comes() {
+  const cuda::NewsOfCopy news{cuda::News::kReleased};
+  const auto bytes = std::as_bytes(std::span(&news, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace freescale
+
+namespace freescale::cuda {
+namespace {
+
+// What a peer tells beside the records is on its way when its news come.
+constexpr std::chrono::seconds kPatienceWithPeer{10};
+
+}  // namespace
+
+// ---- The engine ---------------------------------------------------------------------------------
+
+DeviceTransfer::State ReceiveTransfer::state() {
+  if (over_) return State::kOver;
+  const Phase phase = staged_ ? phase_.load() : Phase::kSubmitted;
+  if (abandoned_.load()) {
+    // The word says nothing any more: it was written here.
+    const bool closed = phase == Phase::kClosed && queue_->is_over(message_->last());
+    const bool never = phase == Phase::kFailed && queue_ == nullptr;
+    over_ = released_ && (!staged_ || closed || never);
+    return over_ ? State::kOver : State::kWaiting;
+  }
+  over_ = arrived_.reached();
+  if (over_) return State::kOver;
+  if (device_.failed() || phase == Phase::kFailed) return State::kFailed;
+  return submitted_ && phase == Phase::kSubmitted ? State::kSubmitted : State::kWaiting;
+}
+
+Status ReceiveTransfer::failure() const {
+  return staged_ && phase_.load() == Phase::kFailed ? failure_ : device_.failure();
+}
+
+bool ReceiveTransfer::needs_peer() {
+  if (state() == State::kOver) return false;
+  return !staged_ || phase_.load() != Phase::kSubmitted || !message_->fed();
+}
+
+Status ReceiveTransfer::on_news(std::span<const std::byte> bytes) {
+  NewsOfCopy news;
+  if (bytes.size() != sizeof(news)) return Status::invalid_argument("sent broken news of a copy");
+  std::memcpy(&news, bytes.data(), sizeof(news));
+  if (news.what == News::kSubmitted) {
+    submitted_ = true;
+  } else if (news.what == News::kReleased) {
+    released_ = true;
+  } else if (news.what == News::kStaged && !staged_ && news.level < kPriorityLevels) {
+    staged_ = true;
+    level_ = news.level;
+    first_ = news.first;
+    device_.submit(lane_, static_cast<int>(level_), shared_from_this());
+  } else {
+    return Status::invalid_argument("sent unknown news of a copy");
+  }
+  return {};
+}
+
+void ReceiveTransfer::abandon() {
+  if (arrived_.reached()) over_ = true;
+  abandoned_.store(true);
+  if (staged_) device_.submit(lane_, static_cast<int>(level_), shared_from_this());
+}
+
+void ReceiveTransfer::lose_peer() {
+  released_ = true;
+  lane_.interrupt();
+}
+
+// ---- The driver's thread ------------------------------------------------------------------------
+
+bool ReceiveTransfer::try_submit() {
+  Result<bool> done = take_turn();
+  if (done.ok()) return done.value();
+  failure_ = done.status();
+  enter(Phase::kFailed);
+  return true;
+}
+
+void ReceiveTransfer::enter(Phase phase) {
+  phase_.store(phase);
+  device_.notify();
+}
+
+// False if it needs another turn.
+Result<bool> ReceiveTransfer::take_turn() {
+  const Phase phase = phase_.load();
+  if (phase == Phase::kClosed || phase == Phase::kFailed) return true;
+  if (message_ == nullptr) {
+    if (Result<bool> prepared = prepare(); !prepared.ok()) return prepared;
+  }
+  if (abandoned_.load()) return close();
+  if (phase == Phase::kSubmitted) return true;
+  Result<bool> all = message_->submit();
+  if (!all.ok() || !all.value()) return all;
+  enter(Phase::kSubmitted);
+  return true;
+}
+
+Result<bool> ReceiveTransfer::prepare() {
+  Result<DeviceLane::Staging> staging =
+      lane_.staging_in(static_cast<int>(level_), Deadline::after(kPatienceWithPeer));
+  if (!staging.ok()) return staging.status();
+  queue_ = staging.value().queue;
+  message_ = std::make_unique<StagedMessage>(*queue_, staging.value().end, memory_, first_, ready_,
+                                             arrived_);
+  return true;
+}
+
+Result<bool> ReceiveTransfer::close() {
+  Result<bool> closed = message_->close();
+  if (!closed.ok() || !closed.value()) return closed;
+  enter(Phase::kClosed);
+  return true;
+}
+
+}  // namespace freescale::cuda

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cpp/device/copy_queue.h"
+#include "cpp/transport/cuda_ipc/aside_messages.h"
+#include "cpp/transport/cuda_ipc/device_lane.h"
+#include "cpp/transport/cuda_ipc/staged_message.h"
+#include "cpp/transport/device_call.h"
+
+namespace freescale::cuda {
+
+class CudaDevice;
+
+// A contiguous part of a message, and where it goes: a piece of the peer's memory, or an address
+// of this rank's own.
+struct SendPart {
+  ExportedPiece piece;  // its bytes are those of the part in any case
+  DevicePtr to = 0;     // not 0: on this rank
+  DevicePtr from = 0;
+};
+
+// The sending end of a message, or a copy on this rank: queues for the driver's thread, then in the
+// lane's queue of its level.
+class SendTransfer final : public DeviceTransfer,
+                           public Submission,
+                           public std::enable_shared_from_this<SendTransfer> {
+ public:
+  // `ready`: this rank's memory may be touched. `sent`: written when it is done with.
+  SendTransfer(CudaDevice& device, DeviceLane& lane, int level, std::vector<SendPart> parts,
+               WordValue ready, WordValue sent);
+  // For a message to a peer, before it is submitted.
+  void set_peer_words(const DeviceGrant& grant) { grant_ = grant; }
+
+  // DeviceTransfer
+  State state() override;
+  Status failure() const override;
+  bool needs_peer() override;
+  bool take_news(std::vector<std::byte>* news) override;
+  Status on_news(std::span<const std::byte> news) override;
+  void abandon() override;
+  void lose_peer() override { lane_.interrupt(); }
+  bool staged() const override { return phase_.load() == Phase::kSubmitted && staged_ != nullptr; }
+
+  // Submission
+  bool try_submit() override;
+
+ private:
+  enum class Phase {
+    kQueued,
+    kStaged,  // its chunks in the ring are known, but not all of them submitted
+    kSubmitted,
+    kClosed,  // abandoned, and everything the driver has of it is before chunk last_
+    kFailed,
+    kDropped,  // abandoned before anything was submitted
+  };
+  void enter(Phase phase);
+  void fail(Status why);
+  Result<bool> take_turn();
+  Result<bool> submit_direct();
+  Result<bool> begin_staging();
+  Result<bool> submit_staged();
+  Result<bool> close();
+  // Nothing if this device has no access to the peer's.
+  Result<std::optional<CopyRequest>> make_request();
+  Status add_peer_words(CopyRequest& request);
+  // False if this device has no access to the peer's.
+  Result<bool> open_parts(CopyRequest& request);
+  void release_parts();
+
+  CudaDevice& device_;
+  DeviceLane& lane_;
+  const int level_;
+  const std::vector<SendPart> parts_;
+  const WordValue ready_;
+  const WordValue sent_;
+  std::optional<DeviceGrant> grant_;
+
+  // The driver's thread's, until the phase says that they are set.
+  std::vector<uint64_t> opened_;  // allocations of the peer that are in use
+  CopyQueue* queue_ = nullptr;
+  uint32_t last_ = 0;  // chunk
+  std::unique_ptr<StagedMessage> staged_;
+  Status failure_;
+  std::atomic<Phase> phase_{Phase::kQueued};
+
+  std::atomic<bool> abandoned_{false};
+  // The engine's.
+  bool told_staged_ = false;
+  bool told_submitted_ = false;
+  bool told_released_ = false;
+  bool over_ = false;
+};
+
+}  // namespace freescale::cuda

@@ -1,0 +1,237 @@
+// Collectives between device memories, by real engines, links and the stand-in driver, between
+// ranks that are processes.
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cpp/check.h"
+#include "tests/cpp/device_ranks.h"
+
+namespace freescale::testing {
+namespace {
+
+using cuda::SubmissionMode;
+
+// Empty, one byte, below and above one chunk of the options below, with a rest.
+constexpr size_t kSizes[] = {0, 1, 4096, 100'000, 65'536, 262'145, 7, 500'000};
+
+size_t ragged(int from, int to) { return kSizes[(from * 3 + to * 5 + 1) % 8]; }
+
+struct Variant {
+  SubmissionMode mode;
+  const char* order;
+  int version;
+};
+
+// Each way to submit on the engines that it is for, on all ABIs.
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  for (int version : kDriverVersions) {
+    all.push_back({SubmissionMode::kAhead, "readiness", version});
+    all.push_back({SubmissionMode::kProxy, "readiness", version});
+    all.push_back({SubmissionMode::kProxy, "head_of_line", version});
+  }
+  return all;
+}
+
+DeviceSetup setup_for(int size, const Variant& variant, int devices = 1) {
+  DeviceSetup setup;
+  setup.size = size;
+  setup.environment = {{"FAKE_CUDA_ENGINE_ORDER", variant.order},
+                       {"FAKE_CUDA_VERSION", std::to_string(variant.version)},
+                       {"FAKE_CUDA_DEVICES", std::to_string(devices)}};
+  setup.options.submission = variant.mode;
+  setup.options.chunk_bytes = 64 << 10;
+  setup.engine.oversubscribed = true;
+  setup.device_of = [devices](int rank) { return rank % devices; };
+  return setup;
+}
+
+// 10^4 over all nine.
+constexpr int kRoundsOfVariant = 1120;
+
+// A table of sizes by rank and rank: mostly small, some of several chunks, some empty.
+DeviceExchange::Sizes random_sizes(std::mt19937& random, int ranks) {
+  std::vector<size_t> sizes;
+  for (int i = 0; i < ranks * ranks; ++i) {
+    const size_t limit = random() % 8 == 0 ? 200'000 : 2'000;
+    sizes.push_back(random() % 5 == 0 ? 0 : random() % limit);
+  }
+  return [sizes = std::move(sizes), ranks](int from, int to) { return sizes[from * ranks + to]; };
+}
+
+// Makes the words that are taken next wrap after a few events.
+void bring_words_near_wrap(DeviceRank& self) {
+  std::vector<cuda::FlagWord> words;
+  for (int i = 0; i < 400; ++i) {
+    Result<cuda::FlagWord> word = self.device.flags().take();
+    CHECK_OK(word);
+    word.value().target().word.host->store(0xffffffffu - static_cast<uint32_t>(i % 7));
+    words.push_back(std::move(word.value()));
+  }
+}
+
+void synchronize(DeviceRank& self, cuda::Stream stream) {
+  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
+}
+
+// Everything is enqueued at once, and the exchange finds its place in the stream's order.
+void exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round) {
+  exchange.fill(round, self.stream);
+  const auto handle = self.start(exchange.plan(), self.stream);
+  CHECK_OK(self.order(*handle, self.stream));
+  exchange.fetch(self.stream);
+  synchronize(self, self.stream);
+  exchange.check(round);
+  CHECK_OK(self.finish(*handle));
+}
+
+TEST_WITHIN(ragged_all_to_all_between_devices, 100) {
+  for (const Variant& variant : variants()) {
+    for (int size : {1, 2, 3}) {
+      run_device_ranks(setup_for(size, variant, size), [](DeviceRank& self) {
+        DeviceExchange exchange(self, ragged);
+        for (int round = 0; round < 3; ++round) exchange_in_order(self, exchange, round);
+      });
+    }
+  }
+}
+
+TEST_WITHIN(eight_ranks_on_one_device_or_on_one_each, 100) {
+  for (SubmissionMode mode : {SubmissionMode::kAhead, SubmissionMode::kProxy}) {
+    for (int devices : {1, 8}) {
+      run_device_ranks(setup_for(8, {mode, "readiness", 13000}, devices), [](DeviceRank& self) {
+        DeviceExchange exchange(self, ragged);
+        for (int round = 0; round < 2; ++round) exchange_in_order(self, exchange, round);
+      });
+    }
+  }
+}
+
+TEST_WITHIN(all_gather_between_devices, 60) {
+  for (const Variant& variant : variants()) {
+    run_device_ranks(setup_for(3, variant), [](DeviceRank& self) {
+      // The same bytes to everybody, of ragged length.
+      const auto bytes = [](int rank) { return kSizes[rank + 3]; };
+      const int rank = self.rank.rank();
+      const cuda::DevicePtr out = self.stand_in.allocate(bytes(rank));
+      const std::vector<std::byte> data = pattern_bytes(rank, 0, bytes(rank));
+      self.stand_in.write(out, {reinterpret_cast<const char*>(data.data()), data.size()});
+      std::vector<cuda::DevicePtr> in;
+      std::vector<Pieces> outputs;
+      for (int peer = 0; peer < 3; ++peer) {
+        in.push_back(self.stand_in.allocate(bytes(peer)));
+        outputs.push_back({Segment{reinterpret_cast<std::byte*>(in.back()), bytes(peer)}});
+      }
+      const Pieces input = {Segment{reinterpret_cast<std::byte*>(out), bytes(rank)}};
+      const auto handle = self.start(
+          signed_plan(plan_all_gather(rank, input, outputs), OpKind::kAllGather), self.stream);
+      CHECK_OK(self.order(*handle, self.stream));
+      synchronize(self, self.stream);
+      for (int peer = 0; peer < 3; ++peer) {
+        const std::vector<std::byte> sent = pattern_bytes(peer, 0, bytes(peer));
+        CHECK(self.stand_in.read(in[peer], bytes(peer)) ==
+              std::string(reinterpret_cast<const char*>(sent.data()), sent.size()));
+      }
+      CHECK_OK(self.finish(*handle));
+      CHECK(handle->result.paths.has(Path::kCopyEngine));
+    });
+  }
+}
+
+// Two devices without access to each other: by way of pinned memory, still by copy engines, in
+// messages of several rounds of the ring.
+TEST_WITHIN(devices_without_access_go_through_the_host, 100) {
+  for (const Variant& variant : variants()) {
+    DeviceSetup setup = setup_for(3, variant, 3);
+    setup.environment.emplace_back("FAKE_CUDA_P2P", "0-1");
+    run_device_ranks(setup, [](DeviceRank& self) {
+      DeviceExchange exchange(self, [](int from, int to) {
+        return ragged(from, to) * (from == 2 || to == 2 ? 21 : 1);
+      });
+      for (int round = 0; round < 4; ++round) {
+        exchange.fill(round, self.stream);
+        const auto handle =
+            self.start(exchange.plan(), self.stream, priority_of_level(round % 2 == 0 ? 2 : 0));
+        CHECK_OK(self.order(*handle, self.stream));
+        synchronize(self, self.stream);
+        exchange.fetch(self.stream);
+        synchronize(self, self.stream);
+        exchange.check(round);
+        CHECK_OK(self.finish(*handle));
+        CHECK(handle->result.paths.has(Path::kStaged));
+      }
+    });
+  }
+}
+
+// A rank whose stream is behind: the host of no rank waits for it, and nothing moves before.
+TEST_WITHIN(an_exchange_waits_for_the_streams_of_both_ranks, 60) {
+  for (const Variant& variant : variants()) {
+    run_device_ranks(setup_for(2, variant), [](DeviceRank& self) {
+      DeviceExchange exchange(self, ragged);
+      exchange.fill(0, self.stream);
+      synchronize(self, self.stream);
+      for (int late : {0, 1}) {
+        const StandIn::Word held = self.stand_in.word();
+        const bool behind = self.rank.rank() == late;
+        if (behind) self.stand_in.wait(self.stream, held, 1);
+        const int round = 1 + late;
+        exchange.fill(round, self.stream);
+        const auto handle = self.start(exchange.plan(), self.stream);
+        CHECK_OK(self.order(*handle, self.stream));
+        exchange.fetch(self.stream);
+        // Both hosts are past their calls by now.
+        CHECK_OK(self.rank.barrier());
+        CHECK(!handle->done.is_set());
+        if (behind) held.store(1);
+        synchronize(self, self.stream);
+        exchange.check(round);
+        CHECK_OK(self.finish(*handle));
+      }
+    });
+  }
+}
+
+// Exchanges of random sizes and priorities, many in flight, on words that wrap. On engines that
+// take copies in order, a copy of the user's own that waits for an exchange would hold up the
+// copies of the exchange; so there each is waited for.
+void random_rounds(DeviceRank& self, int rounds, int in_flight) {
+  bring_words_near_wrap(self);
+  std::mt19937 random(7);  // the same on all ranks
+  const cuda::Stream streams[] = {self.stream, self.stand_in.stream()};
+  for (int round = 0; round < rounds; round += in_flight) {
+    std::vector<std::unique_ptr<DeviceExchange>> exchanges;
+    std::vector<std::shared_ptr<DeviceRank::Handle>> handles;
+    for (int i = 0; i < in_flight; ++i) {
+      exchanges.push_back(std::make_unique<DeviceExchange>(self, random_sizes(random, 3)));
+      const Priority priority = priority_of_level(static_cast<int>(random() % 5));
+      const cuda::Stream stream = streams[random() % 2];
+      exchanges[i]->fill(round + i, stream);
+      handles.push_back(self.start(exchanges[i]->plan(), stream, priority));
+      CHECK_OK(self.order(*handles[i], stream));
+      if (in_flight == 1) synchronize(self, stream);
+      exchanges[i]->fetch(stream);
+    }
+    for (const cuda::Stream stream : streams) synchronize(self, stream);
+    for (int i = 0; i < in_flight; ++i) {
+      CHECK_OK(self.finish(*handles[i]));
+      exchanges[i]->check(round + i);
+    }
+  }
+}
+
+TEST_WITHIN(ten_thousand_random_exchanges, 200) {
+  for (const Variant& variant : variants()) {
+    const int in_flight = std::string(variant.order) == "readiness" ? 16 : 1;
+    run_device_ranks(setup_for(3, variant), [in_flight](DeviceRank& self) {
+      random_rounds(self, kRoundsOfVariant, in_flight);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace freescale::testing

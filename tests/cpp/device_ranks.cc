@@ -1,0 +1,176 @@
+#include "tests/cpp/device_ranks.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "tests/cpp/check.h"
+
+namespace freescale::testing {
+namespace {
+
+cuda::CallMemory::Message message_of(const Group& group, const Message& message) {
+  const bool own = message.peer == group.rank();
+  return {own ? nullptr : group.shared_link(message.peer), message.segments};
+}
+
+void run_rank(const DeviceSetup& setup, int rank, SharedStore& store, const DeviceBody& body) {
+  StandIn stand_in(setup.environment);
+  Result<cuda::PrimaryContext> context =
+      cuda::PrimaryContext::retain(stand_in.driver(), setup.device_of(rank));
+  CHECK_OK(context);
+  const cuda::CurrentContext current(context.value());
+  auto device = cuda::CudaDevice::open(setup.device_of(rank), setup.options);
+  CHECK_OK(device);
+  Rank self(store, rank, setup.size, setup.engine);
+  DeviceRank device_rank{stand_in, *device.value(), self, store, stand_in.stream()};
+  body(device_rank);
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceRank::Handle> DeviceRank::start(Plan plan, cuda::Stream at, Priority priority,
+                                                      std::shared_ptr<Group> group,
+                                                      std::chrono::milliseconds timeout) {
+  if (group == nullptr) group = rank.group();
+  cuda::CallMemory memory;
+  for (const Message& message : plan.sends) memory.sends.push_back(message_of(*group, message));
+  for (const Message& message : plan.receives) {
+    memory.receives.push_back(message_of(*group, message));
+  }
+  Result<std::shared_ptr<cuda::CudaCall>> call = device.begin(at, std::move(memory));
+  CHECK_OK(call);
+  auto handle = std::make_shared<Handle>();
+  handle->call = call.value();
+  Request request;
+  request.group = group;
+  request.sequence = group->next_sequence();
+  request.plan = std::move(plan);
+  request.priority = priority;
+  request.timeout = timeout;
+  request.deadline = Deadline::after(timeout);
+  request.device = std::move(call.value());
+  request.on_submitted = [handle] { handle->submitted.set(); };
+  request.on_done = [handle](const OpResult& result) {
+    handle->result = result;
+    handle->done.set();
+    handle->submitted.set();
+  };
+  rank.engine().submit(std::move(request));
+  return handle;
+}
+
+Status DeviceRank::order(Handle& handle, cuda::Stream at) {
+  if (device.submits_ahead()) {
+    CHECK(rank.engine().wait(handle.submitted, Deadline::after(std::chrono::seconds(30))));
+  }
+  if (handle.done.is_set() && !handle.result.status.ok()) return handle.result.status;
+  return handle.call->wait_on(at);
+}
+
+Status DeviceRank::finish(Handle& handle) {
+  CHECK(rank.engine().wait(handle.done, Deadline::after(std::chrono::seconds(30))));
+  return handle.result.status;
+}
+
+DeviceRankProcesses::DeviceRankProcesses(const DeviceSetup& setup, const DeviceBody& body) {
+  for (int rank = 0; rank < setup.size; ++rank) {
+    children_.emplace_back([&, rank] { run_rank(setup, rank, store_, body); });
+  }
+}
+
+void DeviceRankProcesses::expect_success(const std::vector<int>& lost) {
+  for (size_t rank = 0; rank < children_.size(); ++rank) {
+    const bool is_lost = std::find(lost.begin(), lost.end(), static_cast<int>(rank)) != lost.end();
+    if (!is_lost) children_[rank].expect_success();
+  }
+}
+
+void run_device_ranks(const DeviceSetup& setup, const DeviceBody& body) {
+  DeviceRankProcesses(setup, body).expect_success();
+}
+
+namespace {
+
+std::vector<size_t> by_peer(const DeviceRank& self, const std::function<size_t(int peer)>& bytes) {
+  std::vector<size_t> all;
+  for (int peer = 0; peer < self.rank.size(); ++peer) all.push_back(bytes(peer));
+  return all;
+}
+
+size_t sum(const std::vector<size_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
+std::string pattern(int from, int to, int round, size_t bytes) {
+  const std::vector<std::byte> data = pattern_bytes(from + 11 * round, to + 5 * round, bytes);
+  return {reinterpret_cast<const char*>(data.data()), data.size()};
+}
+
+std::byte* host_view(cuda::DevicePtr address) { return reinterpret_cast<std::byte*>(address); }
+
+}  // namespace
+
+DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size) : bytes(size) {
+  if (bytes == 0) return;
+  device = stand_in.allocate(bytes);
+  void* memory = nullptr;
+  CHECK_OK(
+      stand_in.driver().mem_host_alloc(&memory, bytes, cuda::kHostPortable | cuda::kHostDeviceMap));
+  CHECK_OK(stand_in.driver().mem_host_get_device_pointer(&pinned, memory, 0));
+  host = static_cast<char*>(memory);
+}
+
+DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes)
+    : self_(self),
+      out_bytes_(by_peer(self, [&](int peer) { return sizes(self.rank.rank(), peer); })),
+      in_bytes_(by_peer(self, [&](int peer) { return sizes(peer, self.rank.rank()); })),
+      out_(self.stand_in, sum(out_bytes_)),
+      in_(self.stand_in, sum(in_bytes_)),
+      garbage_(self.stand_in, sum(in_bytes_)) {
+  std::fill_n(garbage_.host, garbage_.bytes, '\xee');
+}
+
+Plan DeviceExchange::plan() const {
+  return signed_plan(
+      plan_all_to_all(self_.rank.rank(), split_buffer(host_view(out_.device), out_bytes_),
+                      split_buffer(host_view(in_.device), in_bytes_)),
+      OpKind::kAllToAllSingle);
+}
+
+void DeviceExchange::fill(int round, cuda::Stream stream) {
+  char* to = out_.host;
+  for (size_t peer = 0; peer < out_bytes_.size(); ++peer) {
+    const std::string data =
+        pattern(self_.rank.rank(), static_cast<int>(peer), round, out_bytes_[peer]);
+    to = std::copy(data.begin(), data.end(), to);
+  }
+  const cuda::Driver& driver = self_.stand_in.driver();
+  if (out_.bytes > 0) {
+    CHECK_OK(driver.memcpy_async(out_.device, out_.pinned, out_.bytes, stream));
+  }
+  if (in_.bytes > 0) {
+    CHECK_OK(driver.memcpy_async(in_.device, garbage_.pinned, in_.bytes, stream));
+  }
+}
+
+void DeviceExchange::fetch(cuda::Stream stream) const {
+  if (in_.bytes == 0) return;
+  CHECK_OK(self_.stand_in.driver().memcpy_async(in_.pinned, in_.device, in_.bytes, stream));
+}
+
+std::string DeviceExchange::expected(int round) const {
+  std::string all;
+  for (size_t peer = 0; peer < in_bytes_.size(); ++peer) {
+    all += pattern(static_cast<int>(peer), self_.rank.rank(), round, in_bytes_[peer]);
+  }
+  return all;
+}
+
+bool DeviceExchange::holds(int round) const {
+  return expected(round) == std::string(in_.host, in_.bytes);
+}
+
+void DeviceExchange::check(int round) const { CHECK(holds(round)); }
+
+}  // namespace freescale::testing

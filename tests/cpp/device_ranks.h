@@ -1,0 +1,103 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpp/transport/cuda_ipc/cuda_device.h"
+#include "tests/cpp/processes.h"
+#include "tests/cpp/stand_in_driver.h"
+
+namespace freescale::testing {
+
+// A rank with a device of the stand-in driver, whose context is current.
+struct DeviceRank {
+  StandIn& stand_in;
+  cuda::CudaDevice& device;
+  Rank& rank;
+  SharedStore& events;
+  cuda::Stream stream;  // of its user
+
+  // An operation in flight on device memory.
+  struct Handle {
+    std::shared_ptr<cuda::CudaCall> call;
+    Completion submitted;  // or over
+    Completion done;
+    OpResult result;
+  };
+  // Starts it where `stream` is now.
+  std::shared_ptr<Handle> start(Plan plan, cuda::Stream stream,
+                                Priority priority = Priority::kNormal,
+                                std::shared_ptr<Group> group = nullptr,
+                                std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  // What a user's wait() does: from here on `stream` waits for the operation. An error if it has
+  // failed by now.
+  Status order(Handle& handle, cuda::Stream stream);
+  // Until the host knows that it is over.
+  Status finish(Handle& handle);
+};
+
+struct DeviceSetup {
+  int size = 2;
+  Environment environment = {};
+  cuda::CudaDeviceOptions options = {};
+  EngineOptions engine = {};
+  // On which device a rank is.
+  std::function<int(int)> device_of = [](int) { return 0; };
+};
+
+// One process for each rank of a group; all come to their end.
+using DeviceBody = std::function<void(DeviceRank&)>;
+void run_device_ranks(const DeviceSetup& setup, const DeviceBody& body);
+
+// The same, for tests that look after the processes themselves.
+class DeviceRankProcesses {
+ public:
+  DeviceRankProcesses(const DeviceSetup& setup, const DeviceBody& body);
+  SharedStore& events() { return store_; }
+  ChildProcess& operator[](int rank) { return children_[rank]; }
+  void expect_success(const std::vector<int>& lost = {});
+
+ private:
+  SharedStore store_;
+  std::vector<ChildProcess> children_;
+};
+
+// One rank's side of an all-to-all of ragged messages in device memory, again and again: one
+// allocation for all it sends and one for all it receives.
+class DeviceExchange {
+ public:
+  // Bytes from one rank to another; the same on all ranks.
+  using Sizes = std::function<size_t(int from, int to)>;
+  DeviceExchange(DeviceRank& self, const Sizes& sizes);
+
+  Plan plan() const;
+
+  // Enqueued: puts in place what to send in `round`, and something else where it is to land.
+  void fill(int round, cuda::Stream stream);
+  // Enqueued: takes to the host what has landed; check() once the stream is there.
+  void fetch(cuda::Stream stream) const;
+  bool holds(int round) const;
+  void check(int round) const;
+
+ private:
+  // Device memory, and as much pinned memory of the host.
+  struct Buffer {
+    Buffer(const StandIn& stand_in, size_t bytes);
+    size_t bytes;
+    cuda::DevicePtr device = 0;
+    cuda::DevicePtr pinned = 0;
+    char* host = nullptr;
+  };
+  std::string expected(int round) const;
+
+  DeviceRank& self_;
+  const std::vector<size_t> out_bytes_;  // by peer
+  const std::vector<size_t> in_bytes_;
+  Buffer out_;
+  Buffer in_;
+  Buffer garbage_;
+};
+
+}  // namespace freescale::testing

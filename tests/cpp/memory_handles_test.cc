@@ -415,6 +415,23 @@ TEST(threads_that_meet_an_allocation_at_once_give_it_one_name) {
   });
 }
 
+TEST(threads_that_look_at_once_report_what_is_gone_once) {
+  on_stand_in({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const Memory memory(on, Kind::kLegacy);
+    const uint64_t id = piece_of(exported, memory.address(), kPage).allocation;
+    memory.free();
+    std::vector<std::thread> threads;
+    {
+      const HeldDriver held(on);
+      for (int i = 0; i < 2; ++i) threads.emplace_back([&] { exported.sweep(); });
+      on.await([](const FakeCudaState& state) { return state.lock_waiters == 2; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(exported.take_gone(), std::vector{id});
+  });
+}
+
 TEST(threads_may_export_while_memory_comes_and_goes) {
   on_stand_in({}, [](StandIn& on) {
     ExportedMemory exported(on.context());
@@ -516,12 +533,13 @@ TEST(everything_is_closed_with_the_object) {
   on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       const Held before = Held::now(on);
+      auto imported = std::make_unique<ImportedMemory>(on.context());
+      const ExportedPiece piece = receive_shared(*imported, peer);
       DevicePtr memory = 0;
-      {
-        ImportedMemory imported(on.context());
-        memory = acquire(imported, receive_shared(imported, peer));
-        CHECK_EQ(on.read(memory, 6), std::string("a page"));
-      }
+      // In threads in which no context is current.
+      std::thread([&] { memory = acquire(*imported, piece); }).join();
+      CHECK_EQ(on.read(memory, 6), std::string("a page"));
+      std::thread([&] { imported.reset(); }).join();
       CHECK(!is_open(on, memory));
       CHECK_EQ(Held::now(on), before);
       peer.send('x');

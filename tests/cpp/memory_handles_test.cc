@@ -165,6 +165,28 @@ std::ostream& operator<<(std::ostream& out, const Held& held) {
   return out << held.descriptors << " descriptors and " << held.reservations << " reservations";
 }
 
+// The driver's lock, held by a kernel's first launch until the device is idle.
+class HeldDriver {
+ public:
+  explicit HeldDriver(const StandIn& on) : go_(on.word()) {
+    const Stream stream = on.stream();
+    on.wait(stream, go_, 1);
+    launcher_ = std::thread([&on, stream] {
+      const CurrentContext current(on.context());
+      CHECK(on.launch_kernel(stream, "new", nullptr) == Code::kSuccess);
+    });
+    on.await([](const FakeCudaState& state) { return state.draining_launches == 1; });
+  }
+  ~HeldDriver() {
+    go_.store(1);
+    launcher_.join();
+  }
+
+ private:
+  const StandIn::Word go_;
+  std::thread launcher_;
+};
+
 // A peer that shares a page of each kind and waits until the other is done.
 void share_pages(StandIn& on, const Channel& peer) {
   ExportedMemory exported(on.context());
@@ -277,12 +299,14 @@ TEST(ranges_that_peers_cannot_open_are_errors_that_say_why) {
 
     const DevicePtr plain = on.allocate(1000);
     CHECK_EQ(piece_of(exported, plain, 1000).bytes, 1000u);
-    refused(plain, 1001, "a range of 1001 bytes leaves its allocation after 1000");
-    refused(plain + 999, ~size_t{0}, "leaves its allocation after 1");
+    refused(plain, 1001,
+            "a range of 1001 bytes leaves its allocation after 1000: the next one has nothing to "
+            "do with it");
+    refused(plain + 999, ~size_t{0}, "leaves its allocation after 1: the next one has nothing");
 
     const DevicePtr mapped = reserve(on, 2 * kPage);
     map_new(on, mapped, kPage);
-    refused(mapped, kPage + 1, "leaves its allocation after 2097152");
+    refused(mapped, kPage + 1, "leaves its allocation after 2097152: the address");
     refused(mapped + kPage, 1, "has no memory behind it");
 
     refused(on.allocate_pooled(1000), 1000, "PYTORCH_CUDA_ALLOC_CONF=backend:native");
@@ -372,7 +396,43 @@ TEST(exporting_keeps_no_memory) {
   });
 }
 
-TEST(threads_that_meet_the_same_memory_get_the_same_names) {
+TEST(threads_that_meet_an_allocation_at_once_give_it_one_name) {
+  on_stand_in({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const Memory memory(on, Kind::kLegacy);
+    std::vector<uint64_t> ids(3);
+    std::vector<std::thread> threads;
+    {
+      const HeldDriver held(on);
+      for (uint64_t& id : ids) {
+        threads.emplace_back([&] { id = piece_of(exported, memory.address(), kPage).allocation; });
+      }
+      // None has named it yet, and none knows of the others.
+      on.await([](const FakeCudaState& state) { return state.lock_waiters == 3; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(ids, std::vector<uint64_t>(3, ids[0]));
+  });
+}
+
+TEST(threads_that_look_at_once_report_what_is_gone_once) {
+  on_stand_in({}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const Memory memory(on, Kind::kLegacy);
+    const uint64_t id = piece_of(exported, memory.address(), kPage).allocation;
+    memory.free();
+    std::vector<std::thread> threads;
+    {
+      const HeldDriver held(on);
+      for (int i = 0; i < 2; ++i) threads.emplace_back([&] { exported.sweep(); });
+      on.await([](const FakeCudaState& state) { return state.lock_waiters == 2; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(exported.take_gone(), std::vector{id});
+  });
+}
+
+TEST(threads_may_export_while_memory_comes_and_goes) {
   on_stand_in({}, [](StandIn& on) {
     ExportedMemory exported(on.context());
     constexpr size_t kAllocations = 60;
@@ -416,6 +476,7 @@ TEST(threads_that_meet_the_same_memory_get_the_same_names) {
 
 TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
   constexpr size_t kAllocations = 1100;
+  constexpr size_t kAtOnce = 50;  // so many notices are on their way, and no more
   on_two_processes(
       {},
       [](StandIn& on, const Channel& peer) {
@@ -427,7 +488,7 @@ TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
             memory.emplace_back(on, kind);
             on.write(memory.back().address() + i, std::to_string(i));
             ids.push_back(share(exported, memory.back(), peer).allocation);
-            peer.receive<char>();
+            if (i % kAtOnce == 0) peer.receive<char>();
           }
           CHECK(exported.take_gone().empty());
           for (const Memory& one : memory) one.free();
@@ -453,7 +514,7 @@ TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
             imported.release(piece.allocation);
             imported.release(piece.allocation);
             addresses.push_back(memory);
-            peer.send('n');
+            if (i % kAtOnce == 0) peer.send('n');
           }
           imported.close_removed();
           for (const DevicePtr address : addresses) CHECK(is_open(on, address));
@@ -472,12 +533,13 @@ TEST(everything_is_closed_with_the_object) {
   on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       const Held before = Held::now(on);
+      auto imported = std::make_unique<ImportedMemory>(on.context());
+      const ExportedPiece piece = receive_shared(*imported, peer);
       DevicePtr memory = 0;
-      {
-        ImportedMemory imported(on.context());
-        memory = acquire(imported, receive_shared(imported, peer));
-        CHECK_EQ(on.read(memory, 6), std::string("a page"));
-      }
+      // In threads in which no context is current.
+      std::thread([&] { memory = acquire(*imported, piece); }).join();
+      CHECK_EQ(on.read(memory, 6), std::string("a page"));
+      std::thread([&] { imported.reset(); }).join();
       CHECK(!is_open(on, memory));
       CHECK_EQ(Held::now(on), before);
       peer.send('x');
@@ -752,7 +814,6 @@ TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
   });
 }
 
-// A kernel's first launch holds the driver's lock until the device is idle (cuda_driver/README.md).
 TEST(notices_go_on_while_the_driver_is_held) {
   on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
     ImportedMemory imported(on.context());
@@ -760,23 +821,15 @@ TEST(notices_go_on_while_the_driver_is_held) {
     const ExportedPiece open = receive_shared(imported, peer);
     acquire(imported, open);
     peer.send('x');
-
-    const StandIn::Word go = on.word();
-    const Stream stream = on.stream();
-    on.wait(stream, go, 1);
-    std::thread launcher([&] {
-      const CurrentContext current(on.context());
-      CHECK(on.launch_kernel(stream, "new", nullptr) == Code::kSuccess);
-    });
-    on.await([](const FakeCudaState& state) { return state.draining_launches == 1; });
-    const ExportedPiece next = receive_shared(imported, peer);
-    CHECK_OK(imported.remove(open.allocation));
-    imported.release(open.allocation);
-    CHECK_OK(imported.remove(next.allocation));
-    imported.interrupt();
-    CHECK(exported.take_gone().empty());
-    go.store(1);
-    launcher.join();
+    {
+      const HeldDriver held(on);
+      const ExportedPiece next = receive_shared(imported, peer);
+      CHECK_OK(imported.remove(open.allocation));
+      imported.release(open.allocation);
+      CHECK_OK(imported.remove(next.allocation));
+      imported.interrupt();
+      CHECK(exported.take_gone().empty());
+    }
     peer.send('x');
   });
 }

@@ -38,7 +38,7 @@ class ExportedMemory {
   void sweep();
 
   // The allocations that were found to be gone since the last call: their memory was freed, whether
-  // or not their addresses are in use again. Peers are to close them.
+  // or not their addresses are in use again. Peers that had a notice are to be told, after it.
   std::vector<uint64_t> take_gone();
 
  private:

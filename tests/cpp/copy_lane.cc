@@ -1,8 +1,10 @@
 #include "tests/cpp/copy_lane.h"
 
+#include <atomic>
 #include <cstdio>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cpp/device/ahead_copy_queue.h"
 #include "cpp/device/proxy_copy_queue.h"
@@ -37,14 +39,20 @@ void on_engine_order(Submission submission, const char* order, const QueueTest& 
 
 }  // namespace
 
-WordPool::WordPool(const cuda::PrimaryContext& context, size_t words)
-    : memory_(words), words_(cuda::PinnedWords::register_memory(context, memory_)) {
-  CHECK_OK(words_);
-}
+struct WordPool::Memory {
+  explicit Memory(const cuda::PrimaryContext& context)
+      : words(64), registered(cuda::PinnedWords::register_memory(context, words)) {
+    CHECK_OK(registered);
+  }
+  std::vector<std::atomic<uint32_t>> words;
+  Result<cuda::PinnedWords> registered;
+};
+
+WordPool::WordPool(const cuda::PrimaryContext& context) : memory_(*new Memory(context)) {}
 
 cuda::PinnedWord WordPool::next() {
-  CHECK_LT(used_, memory_.size());
-  return words_.value()[used_++];
+  CHECK_LT(used_, memory_.words.size());
+  return memory_.registered.value()[used_++];
 }
 
 CopyLane::CopyLane(StandIn& stand_in, WordPool& words, Submission how, size_t bytes, uint32_t first)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,15 +18,16 @@ enum class Submission { kAhead, kProxy };
 // The size of the chunks of a CopyLane.
 inline constexpr size_t kLaneChunk = 1000;
 
-// Words in pinned memory, given out one by one, 0 at first.
+// Words in pinned memory, given out one by one, 0 at first. Kept for the rest of the process, as
+// streams may still wait for them.
 class WordPool {
  public:
-  explicit WordPool(const cuda::PrimaryContext& context, size_t words = 64);
+  explicit WordPool(const cuda::PrimaryContext& context);
   cuda::PinnedWord next();
 
  private:
-  std::vector<std::atomic<uint32_t>> memory_;
-  Result<cuda::PinnedWords> words_;
+  struct Memory;
+  Memory& memory_;
   size_t used_ = 0;
 };
 

@@ -67,6 +67,7 @@ void StreamState::close() {
 
 void Recording::finish() {
   const std::lock_guard lock(mutex_);
+  time_ = std::chrono::steady_clock::now();
   finished_ = true;
   finished_changed_.notify_all();
 }
@@ -87,7 +88,7 @@ std::shared_ptr<Recording> EventState::record() {
   return latest_;
 }
 
-std::shared_ptr<Recording> EventState::latest() {
+std::shared_ptr<Recording> EventState::latest() const {
   const std::lock_guard lock(mutex_);
   return latest_;
 }

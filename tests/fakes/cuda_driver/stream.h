@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -57,21 +58,28 @@ class Recording {
   void finish();
   void wait();
   bool finished();
+  // When it finished; only for one that has.
+  std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
   std::mutex mutex_;
   std::condition_variable finished_changed_;
   bool finished_ = false;
+  std::chrono::steady_clock::time_point time_;
 };
 
 class EventState {
  public:
+  explicit EventState(bool timed) : timed_(timed) {}
+
+  bool timed() const { return timed_; }
   std::shared_ptr<Recording> record();
   // Null before the first.
-  std::shared_ptr<Recording> latest();
+  std::shared_ptr<Recording> latest() const;
 
  private:
-  std::mutex mutex_;
+  const bool timed_;
+  mutable std::mutex mutex_;
   std::shared_ptr<Recording> latest_;
 };
 

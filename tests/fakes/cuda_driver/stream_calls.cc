@@ -235,10 +235,10 @@ Code stream_wait_event(Stream handle, Event event, unsigned flags) {
   return Code::kSuccess;
 }
 
-Code event_create(Event* event, unsigned) {
+Code event_create(Event* event, unsigned flags) {
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
-  *event = reinterpret_cast<Event>(new EventState());
+  *event = reinterpret_cast<Event>(new EventState((flags & kEventDisableTiming) == 0));
   return Code::kSuccess;
 }
 

@@ -50,13 +50,14 @@ def start_fork_server(stand_ins: Path) -> None:
     Args:
         stand_ins: Folder of the built ``tests/fakes``.
     """
-    runtime = stand_ins / "cuda_runtime" / "libfake_cudart.so"
+    folder = stand_ins / "cuda_runtime"
+    before_all = [folder / "libfake_cudart.so", folder / "libnvidia-ml.so.1"]
     driver = stand_ins / "cuda_driver" / "libcuda.so.1"
-    for library in (runtime, driver):
+    for library in (*before_all, driver):
         assert library.exists(), f"{library} is not built"
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_PRELOAD", str(runtime))
+        patch.setenv("LD_PRELOAD", ":".join(map(str, before_all)))
         patch.setenv("FREESCALE_CUDA_DRIVER", str(driver))
         forkserver.ensure_running()
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from harness.launch import RanksFailed
 from ranks import Ranks
@@ -61,3 +62,16 @@ def test_death_is_reported(run_ranks: Ranks) -> None:
 def test_a_hang_ends_at_the_limit_with_a_stack(run_ranks: Ranks) -> None:
     with pytest.raises(RanksFailed, match=r"(?s)rank 1: still ran after 10 s.*hang_on_rank_one"):
         run_ranks(2, hang_on_rank_one, init=False, limit=10)
+
+
+def add_up(rank: int, world_size: int) -> list[float]:
+    """With torch's own backend, which stages CUDA tensors through pinned memory."""
+    tensor = torch.tensor([float(rank)]).cuda()
+    dist.all_reduce(tensor)
+    everything = [torch.empty(1, device="cuda") for _ in range(world_size)]
+    dist.all_gather(everything, tensor)
+    return [float(part) for part in everything]
+
+
+def test_ranks_form_a_group(run_ranks: Ranks) -> None:
+    assert run_ranks(3, add_up, backend="gloo") == [[3.0, 3.0, 3.0]] * 3

@@ -4,6 +4,7 @@
 
 #include "tests/fakes/cuda_driver/calls.h"
 #include "tests/fakes/cuda_driver/entry.h"
+#include "tests/fakes/cuda_driver/runtime_calls.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
 namespace fake_cuda::calls {
@@ -60,6 +61,10 @@ Code device_get_uuid(Uuid* uuid, Device device) {
 
 Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) {
   if (const Code code = check_device(device); code != Code::kSuccess) return code;
+  if (attribute == kRdmaOfMappedMemory) {
+    *value = 0;
+    return Code::kSuccess;
+  }
   switch (attribute) {
     case DeviceAttribute::kAsyncEngineCount:
       *value = Settings::get().engines;

@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "tests/fakes/cuda_driver/calls.h"
 #include "tests/fakes/cuda_driver/entry.h"
+#include "tests/fakes/cuda_driver/exported.h"
 #include "tests/fakes/cuda_driver/memory.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
@@ -101,6 +103,33 @@ Code event_elapsed_time(float* milliseconds, Event start, Event end) {
   }
   if (!from->finished() || !to->finished()) return Code::kNotReady;
   *milliseconds = std::chrono::duration<float, std::milli>(to->time() - from->time()).count();
+  return Code::kSuccess;
+}
+
+Code ipc_get_event_handle(IpcEventHandle* handle, Event event) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  const SharedEvent* shared =
+      event == nullptr ? nullptr : reinterpret_cast<EventState*>(event)->shared();
+  if (shared == nullptr) return Code::kInvalidHandle;
+  const Exported exported = Exported::describe(shared->fd(), SharedEvent::kMagic);
+  static_assert(sizeof(exported) <= sizeof(*handle));
+  std::memset(handle, 0, sizeof(*handle));
+  std::memcpy(handle, &exported, sizeof(exported));
+  return Code::kSuccess;
+}
+
+Code ipc_open_event_handle(Event* event, IpcEventHandle handle) {
+  const Entry entry;
+  if (entry.code() != Code::kSuccess) return entry.code();
+  Exported exported;
+  std::memcpy(&exported, &handle, sizeof(exported));
+  freescale::UniqueFd fd;
+  const Code code = exported.open(SharedEvent::kMagic, &fd);
+  if (code != Code::kSuccess) return code;
+  std::shared_ptr<SharedEvent> shared = SharedEvent::adopt(std::move(fd));
+  if (shared == nullptr) return Code::kInvalidHandle;
+  *event = reinterpret_cast<Event>(new EventState(std::move(shared)));
   return Code::kSuccess;
 }
 

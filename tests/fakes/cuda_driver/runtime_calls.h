@@ -16,11 +16,23 @@
   X(launch_host_func, cuLaunchHostFunc, 10000,                                                   \
     (Stream stream, HostFunction * function, void* argument))                                    \
   X(event_elapsed_time, cuEventElapsedTime, 2000, (float* milliseconds, Event start, Event end)) \
+  X(ipc_get_event_handle, cuIpcGetEventHandle, 4010, (IpcEventHandle * handle, Event event))     \
+  X(ipc_open_event_handle, cuIpcOpenEventHandle, 4010, (Event * event, IpcEventHandle handle))   \
   X(get_error_string, cuGetErrorString, 6000, (Code code, const char** text))
 
 namespace freescale::cuda {
 
 using HostFunction = void(void* argument);
+
+// Names an event to other processes of this host.
+struct IpcEventHandle {
+  char reserved[64];
+};
+
+inline constexpr unsigned kEventInterprocess = 4;  // and without timing
+
+// What torch asks before it creates memory in two halves.
+inline constexpr auto kRdmaOfMappedMemory = static_cast<DeviceAttribute>(110);
 
 }  // namespace freescale::cuda
 

@@ -82,13 +82,23 @@ bool Recording::finished() {
   return finished_;
 }
 
+void SharedRecording::wait() {
+  // Nobody of another process wakes this one.
+  while (!finished()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 std::shared_ptr<Recording> EventState::record() {
+  if (shared_ != nullptr) return std::make_shared<SharedRecording>(shared_, shared_->record());
   const std::lock_guard lock(mutex_);
   latest_ = std::make_shared<Recording>();
   return latest_;
 }
 
 std::shared_ptr<Recording> EventState::latest() const {
+  if (shared_ != nullptr) {
+    const uint64_t number = shared_->latest();
+    return number == 0 ? nullptr : std::make_shared<SharedRecording>(shared_, number);
+  }
   const std::lock_guard lock(mutex_);
   return latest_;
 }

@@ -42,10 +42,6 @@ FAKE_CUDART_REFUSE(cudaMemPoolSetAccess)
 FAKE_CUDART_REFUSE(cudaMemPoolSetAttribute)
 FAKE_CUDART_REFUSE(cudaMemPoolTrimTo)
 
-// Events between processes
-FAKE_CUDART_REFUSE(cudaIpcGetEventHandle)
-FAKE_CUDART_REFUSE(cudaIpcOpenEventHandle)
-
 // Code on the device, and its variables
 FAKE_CUDART_REFUSE(cudaGetSymbolAddress)
 FAKE_CUDART_REFUSE(cudaLibraryGetKernel)

@@ -1,5 +1,6 @@
 // Streams and events: those of the driver, handle for handle.
 
+#include <cstring>
 #include <utility>
 
 #include "tests/fakes/cuda_runtime/runtime.h"
@@ -7,6 +8,7 @@
 using namespace fake_cudart;  // NOLINT: entry points have no namespace
 using freescale::cuda::CaptureStatus;
 using freescale::cuda::Event;
+using freescale::cuda::IpcEventHandle;
 using freescale::cuda::Stream;
 
 namespace {
@@ -157,5 +159,26 @@ FAKE_CUDART_EXPORT cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEve
                                                     cudaEvent_t end) {
   return call([&](const Below& below) {
     return below.event_elapsed_time(milliseconds, driver_event(start), driver_event(end));
+  });
+}
+
+FAKE_CUDART_EXPORT cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle,
+                                                     cudaEvent_t event) {
+  static_assert(sizeof(*handle) == sizeof(IpcEventHandle));
+  return call([&](const Below& below) {
+    return below.ipc_get_event_handle(reinterpret_cast<IpcEventHandle*>(handle),
+                                      driver_event(event));
+  });
+}
+
+FAKE_CUDART_EXPORT cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event,
+                                                      cudaIpcEventHandle_t handle) {
+  return call([&](const Below& below) {
+    IpcEventHandle copied;
+    std::memcpy(&copied, &handle, sizeof(copied));
+    Event opened = nullptr;
+    const Code code = below.ipc_open_event_handle(&opened, copied);
+    *event = reinterpret_cast<cudaEvent_t>(opened);
+    return code;
   });
 }

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with CUDA tensors, which live in the stand-in driver's memory (README.md)."""
+"""Fixtures of the tests with CUDA tensors on the stand-in driver, see README.md."""
 
 from collections.abc import Iterator
 from pathlib import Path

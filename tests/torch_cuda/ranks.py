@@ -2,6 +2,8 @@
 
 import gc
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,13 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import stand_in
 from harness.footprint import Footprint, wait_for_return
 from harness.launch import GROUP_TIMEOUT, LAUNCH_LIMIT, Launcher
 from harness.rank import open_store
 
 # Not the compiler's modules, as harness.launch has them: they look for devices while they are
 # imported, and a driver does not survive the fork.
-PRELOADED = ["pytest", "torch", "torch.distributed"]
+PRELOADED = ["ranks", "frozen_heap"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ def start_fork_server(stand_ins: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_PRELOAD", ":".join(map(str, before_all)))
         patch.setenv("FREESCALE_CUDA_DRIVER", str(driver))
+        # Python up to 3.12.7 does not give the server this process's path (python/cpython#117378).
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         forkserver.ensure_running()
 
 
@@ -105,8 +110,8 @@ class Ranks:
             limit: Seconds for the whole launch.
             dies: Ranks that are to die without a report.
             environment: Set in the ranks: what the README of the stand-in driver lists, and more.
-            checks_footprint: Whether descriptors, threads (of streams too) and mappings of shared
-                memory (of devices too) must be given back.
+            checks_footprint: Whether descriptors, threads, mappings of shared memory (of devices
+                too) and streams of the driver must be given back.
             return_limit: Seconds within which they must be.
 
         Returns:
@@ -142,7 +147,7 @@ def run_on_device(rank: int, world_size: int, part: Part) -> Any:
     """What each process does."""
     torch.cuda.set_device(part.devices[rank])
     touch_device()
-    before = Footprint.take()
+    before, streams = Footprint.take(), stand_in.state().streams
     if part.backend is not None:
         dist.init_process_group(
             part.backend,
@@ -157,6 +162,8 @@ def run_on_device(rank: int, world_size: int, part: Part) -> Any:
     if part.return_limit is not None:
         drop_caches()
         excess = wait_for_return(before, part.return_limit)
+        if (more := stand_in.state().streams - streams) > 0:
+            excess.append(f"{more} streams")
         assert not excess, f"left behind: {'; '.join(excess)}"
     return value
 

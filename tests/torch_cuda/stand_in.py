@@ -25,6 +25,8 @@ class State(ctypes.Structure):
         ("sm_waiters", ctypes.c_int),
         ("polling_waits", ctypes.c_int),
         ("copies_done", ctypes.c_uint64),
+        ("reservations", ctypes.c_int),
+        ("streams", ctypes.c_int),
     )
 
 

@@ -1,11 +1,13 @@
 """Several devices in one process, and processes with a device each."""
 
-import ctypes
+import pickle
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
-from harness.data import arbitrary, assert_same_bits
+from harness.data import arbitrary, assert_same_bits, poisoned
+from harness.rank import open_store
 from ranks import Ranks
 from stand_in import Gate
 
@@ -47,3 +49,32 @@ def see_device(rank: int, world_size: int) -> tuple[int, int]:
 def test_each_rank_has_a_device(run_ranks: Ranks) -> None:
     assert run_ranks(3, see_device, init=False) == [(0, 0), (1, 1), (2, 2)]
     assert run_ranks(2, see_device, init=False, devices=[1, 1]) == [(1, 1), (1, 1)]
+
+
+def export(rank: int, world_size: int) -> None:
+    """Rank 1 reads a tensor of rank 0, through the handles that torch makes of it."""
+    store, contents = open_store("export"), arbitrary(1000, key=("exported",))
+    if rank == 0:
+        source, tensor = contents.pin_memory(), poisoned(1000).cuda()
+        with Gate() as gate:
+            tensor.copy_(source, non_blocking=True)
+            rebuild, arguments = reduce_tensor(tensor)
+            store.set("tensor", pickle.dumps((rebuild, arguments)))
+            store.wait(["reading"])
+            gate.open()
+            store.wait(["read"])
+        return
+    rebuild, arguments = pickle.loads(store.get("tensor"))
+    with torch.cuda.device(0):
+        tensor, result = rebuild(*arguments), poisoned(1000).pin_memory()
+        result.copy_(tensor, non_blocking=True)
+        assert not torch.cuda.current_stream().query(), "waits for the event of the other process"
+        store.set("reading", "")
+        torch.cuda.synchronize()
+    assert_same_bits(result, contents, "written by the other process")
+    del tensor
+    store.set("read", "")
+
+
+def test_a_tensor_is_shared_between_processes(run_ranks: Ranks) -> None:
+    run_ranks(2, export, init=False)

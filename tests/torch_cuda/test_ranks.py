@@ -1,5 +1,6 @@
 """The harness itself: what a rank with a device leaves behind is found, and its failure named."""
 
+import ctypes
 import os
 import signal
 import time
@@ -10,12 +11,18 @@ import torch.distributed as dist
 
 from harness.launch import RanksFailed
 from ranks import Ranks
+from stand_in import call
 
 KEPT: list[object] = []
 
 
 def keep_tensor(rank: int, world_size: int) -> None:
     KEPT.append(torch.ones(1000).cuda())
+
+
+def keep_stream(rank: int, world_size: int) -> None:
+    handle = ctypes.c_void_p()
+    call("cuStreamCreateWithPriority", 5050, ctypes.byref(handle), 1, 0)
 
 
 def keep_nothing(rank: int, world_size: int) -> None:
@@ -39,9 +46,14 @@ def hang_on_rank_one(rank: int, world_size: int) -> None:
 
 
 def test_memory_that_is_kept_is_reported(run_ranks: Ranks) -> None:
-    with pytest.raises(RanksFailed, match="left behind: .*memfd:device-memory"):
+    with pytest.raises(RanksFailed, match=r"left behind: .*memfd:device-memory"):
         run_ranks(1, keep_tensor, init=False, return_limit=0.1)
     run_ranks(1, keep_nothing, init=False)
+
+
+def test_a_stream_that_is_kept_is_reported(run_ranks: Ranks) -> None:
+    with pytest.raises(RanksFailed, match="left behind: 1 streams"):
+        run_ranks(1, keep_stream, init=False)
 
 
 def test_a_failure_is_reported_with_rank_traceback_and_output(run_ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""Streams and events of torch are those of the stand-in driver: what is ordered, and what is not."""
+"""Streams and events of torch are the stand-in driver's: what is ordered, and what is not."""
 
 import ctypes
 

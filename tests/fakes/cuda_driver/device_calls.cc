@@ -61,10 +61,6 @@ Code device_get_uuid(Uuid* uuid, Device device) {
 
 Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) {
   if (const Code code = check_device(device); code != Code::kSuccess) return code;
-  if (attribute == kRdmaOfMappedMemory) {
-    *value = 0;
-    return Code::kSuccess;
-  }
   switch (attribute) {
     case DeviceAttribute::kAsyncEngineCount:
       *value = Settings::get().engines;
@@ -79,7 +75,9 @@ Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) 
       *value = 0;
       return Code::kSuccess;
   }
-  return Code::kInvalidValue;
+  if (attribute != kRdmaOfMappedMemory) return Code::kInvalidValue;
+  *value = 0;
+  return Code::kSuccess;
 }
 
 Code device_can_access_peer(int* can, Device device, Device peer) {
@@ -152,7 +150,7 @@ Code stream_create_with_priority(Stream* stream, unsigned, int priority) {
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
   // Out of range is no error: the nearest is taken.
-  auto state = StreamState::start(entry.device(), std::clamp(priority, kGreatestPriority, 0));
+  auto state = StreamState::create(entry.device(), std::clamp(priority, kGreatestPriority, 0));
   *stream = reinterpret_cast<Stream>(state.get());
   entry.device().add_stream(std::move(state));
   return Code::kSuccess;

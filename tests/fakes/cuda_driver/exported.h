@@ -12,10 +12,10 @@ namespace fake_cuda {
 // What a handle for other processes says of memory or an event: where its descriptor is. It is
 // found through the exporter's descriptors, so that must live, and both be the same user.
 struct Exported {
-  uint64_t magic = 0;
-  pid_t process = 0;
-  int descriptor = 0;
-  uint64_t inode = 0;
+  uint64_t magic;
+  pid_t process;
+  int descriptor;
+  uint64_t inode;
 
   // `magic` tells kinds of handles apart.
   static Exported describe(int descriptor, uint64_t magic);

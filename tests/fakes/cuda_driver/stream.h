@@ -15,10 +15,11 @@
 
 namespace fake_cuda {
 
-// A stream: operations one after the other, on a thread of its own. Thread-safe.
+// A stream: operations one after the other, on a thread of its own, which starts with the first: a
+// program of torch has a hundred streams and uses three. Thread-safe.
 class StreamState : public std::enable_shared_from_this<StreamState> {
  public:
-  static std::shared_ptr<StreamState> start(DeviceState& device, int priority);
+  static std::shared_ptr<StreamState> create(DeviceState& device, int priority);
 
   DeviceState& device() const { return device_; }
   int priority() const { return priority_; }

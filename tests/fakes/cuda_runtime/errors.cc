@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/fakes/cuda_runtime/kernels.h"
 #include "tests/fakes/cuda_runtime/runtime.h"
@@ -14,6 +15,31 @@ namespace {
 
 // What a kernel that cannot run fails with: the device has no code for it.
 constexpr cudaError_t kKernelRefused = cudaErrorNoKernelImageForDevice;
+
+// The driver's codes are the runtime's, for those that come up here.
+#define SAME_CODE(code, error) static_assert(static_cast<int>(Code::code) == error)
+SAME_CODE(kSuccess, cudaSuccess);
+SAME_CODE(kInvalidValue, cudaErrorInvalidValue);
+SAME_CODE(kOutOfMemory, cudaErrorMemoryAllocation);
+SAME_CODE(kNotInitialized, cudaErrorInitializationError);
+SAME_CODE(kNoDevice, cudaErrorNoDevice);
+SAME_CODE(kInvalidDevice, cudaErrorInvalidDevice);
+SAME_CODE(kInvalidContext, cudaErrorDeviceUninitialized);
+SAME_CODE(kMapFailed, cudaErrorMapBufferObjectFailed);
+SAME_CODE(kPeerAccessUnsupported, cudaErrorPeerAccessUnsupported);
+SAME_CODE(kOperatingSystem, cudaErrorOperatingSystem);
+SAME_CODE(kInvalidHandle, cudaErrorInvalidResourceHandle);
+SAME_CODE(kNotFound, cudaErrorSymbolNotFound);
+SAME_CODE(kNotReady, cudaErrorNotReady);
+SAME_CODE(kIllegalAddress, cudaErrorIllegalAddress);
+SAME_CODE(kHostMemoryAlreadyRegistered, cudaErrorHostMemoryAlreadyRegistered);
+SAME_CODE(kHostMemoryNotRegistered, cudaErrorHostMemoryNotRegistered);
+SAME_CODE(kLaunchFailed, cudaErrorLaunchFailure);
+SAME_CODE(kNotPermitted, cudaErrorNotPermitted);
+SAME_CODE(kNotSupported, cudaErrorNotSupported);
+SAME_CODE(kStreamCaptureUnsupported, cudaErrorStreamCaptureUnsupported);
+SAME_CODE(kUnknown, cudaErrorUnknown);
+#undef SAME_CODE
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::string last_kernel;

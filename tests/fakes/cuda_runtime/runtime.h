@@ -39,8 +39,7 @@ Code make_current(const Below& below, int device);
 // As the runtime does: a thread that has chosen no device works on the first.
 Code make_any_current(const Below& below);
 
-// What a call returns; an error is also what cudaGetLastError tells this thread. The driver's codes
-// are the runtime's for the errors that come up here.
+// What a call returns; an error is also what cudaGetLastError tells this thread.
 cudaError_t finish(cudaError_t error);
 inline cudaError_t finish(Code code) { return finish(static_cast<cudaError_t>(code)); }
 
@@ -60,7 +59,7 @@ cudaError_t call(Body body) {
   });
 }
 
-// What torch shows of the errors of this thread that say `kernels cannot run here`.
+// Fails, with a text that names the kernel and the call that wanted it.
 cudaError_t refuse_kernel(const char* call, const void* function);
 
 inline freescale::cuda::DevicePtr address_of(const void* pointer) {

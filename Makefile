@@ -7,6 +7,7 @@
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
 #   make test-torchrec [PYTEST_ARGS="-k name"]
+#   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make lint | format | stubs | clean
@@ -134,6 +135,35 @@ test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
 	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
 	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
 	$(BIN)/python -m pytest tests/torchrec -n $(WORKERS) $(PYTEST_ARGS)
+
+# CUDA tensors on the stand-in driver. The build of torch for CUDA has an environment of its own; the
+# module there is that of the default environment, since one binary serves both builds of a version.
+# `===` takes the release itself, not a local version of it such as +cpu.
+CUDA_VENV := .venv-cuda
+CUDA_BIN := $(CURDIR)/$(CUDA_VENV)/bin
+CUDA_STAMPS := $(CUDA_VENV)/.stamps
+STAND_INS := $(CURDIR)/$(BUILD_DIR)/tests/fakes
+
+$(CUDA_STAMPS)/torch: $(STAMPS)/venv
+	test -x $(CUDA_BIN)/python || $(PYTHON) -m venv $(CUDA_VENV)
+	mkdir -p $(CUDA_STAMPS)
+	$(CUDA_BIN)/python -m pip --disable-pip-version-check --quiet install torch===$(DEFAULT_TORCH)
+	touch $@
+
+$(CUDA_STAMPS)/requirements: requirements/torch-cuda.txt $(CUDA_STAMPS)/torch
+	$(CUDA_BIN)/python -m pip --disable-pip-version-check --quiet install --requirement $<
+	touch $@
+
+.PHONY: test-torch-cuda
+test-torch-cuda: build $(CUDA_STAMPS)/requirements
+	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
+	  || { echo "only torch $(DEFAULT_TORCH) has an environment with CUDA"; exit 1; }
+	$(BIN)/cmake $(BUILD_DIR) > /dev/null  # finds the headers, which came after the build tree
+	$(BIN)/cmake --build $(BUILD_DIR) --parallel $(JOBS) \
+	  --target fake_cuda_driver fake_cuda_runtime fake_cuda_management
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(BUILD_DIR) 2> /dev/null
+	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/$(BUILD_DIR) $(CUDA_BIN)/python -m pytest \
+	  tests/torch_cuda -n $(WORKERS) --stand-ins=$(STAND_INS) $(PYTEST_ARGS)
 
 # The trees of `cmake --preset asan` and `tsan`, with the module: the C++ tests, then every operation
 # from Python.

@@ -66,6 +66,8 @@ constexpr Variable kVariables[] = {
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.aging = std::chrono::milliseconds(parse_number<int32_t>(name, text, 1));
      }},
+    // Read by cuda::Driver, which knows nothing of this list.
+    {"FREESCALE_CUDA_DRIVER", [](std::string_view, std::string_view, Environment&) {}},
     {"FREESCALE_CUDA_SUBMISSION",
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.cuda_submission = parse_submission(name, text);

@@ -459,10 +459,16 @@ TEST(streams_have_priorities_and_end) {
 TEST(a_destroyed_stream_ends_its_work_and_its_thread) {
   on_each_version({}, [](StandIn& stand_in) {
     const Driver& driver = stand_in.driver();
-    CHECK_OK(
-        driver.stream_destroy(stand_in.stream()));  // a sanitizer starts a thread with the first
+    const StandIn::Word word = stand_in.word();
+    const auto use_and_destroy = [&] {
+      const Stream stream = stand_in.stream();
+      stand_in.signal(stream, word, 1);
+      CHECK_OK(driver.stream_synchronize(stream));
+      CHECK_OK(driver.stream_destroy(stream));
+    };
+    use_and_destroy();  // a sanitizer starts a thread with the first
     const testing::Footprint before = testing::Footprint::now();
-    for (int i = 0; i < 10; ++i) CHECK_OK(driver.stream_destroy(stand_in.stream()));
+    for (int i = 0; i < 10; ++i) use_and_destroy();
     // The system lists a thread for a moment after it was joined.
     while (testing::Footprint::now().threads > before.threads) std::this_thread::yield();
     CHECK_EQ(testing::Footprint::now().descriptors, before.descriptors);

@@ -4,6 +4,7 @@
 // Before CUDA's header, which renames calls by macros.
 #include "cpp/device/cuda_driver.h"
 #include "tests/cpp/check.h"
+#include "tests/fakes/cuda_driver/runtime_calls.h"
 
 #ifdef FREESCALE_CUDA_HEADERS
 
@@ -55,6 +56,7 @@ struct SameCall<Code(Ours...), CUresult (*)(Theirs...)>
   static_assert(SameCall<Code arguments, PFN_##name##_v##version>::value, \
                 #name " has another signature in " #version);
 FREESCALE_CUDA_CALLS(CHECK_CALL)
+FAKE_CUDA_RUNTIME_CALLS(CHECK_CALL)
 #undef CHECK_CALL
 
 static_assert(SameCall<GetErrorName, PFN_cuGetErrorName_v6000>::value);
@@ -108,6 +110,7 @@ CHECK_VALUE(DeviceAttribute::kPosixFileDescriptorHandleSupported,
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 CHECK_VALUE(DeviceAttribute::kFabricHandleSupported,
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+CHECK_VALUE(kRdmaOfMappedMemory, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 
 CHECK_VALUE(PointerAttribute::kContext, CU_POINTER_ATTRIBUTE_CONTEXT);
 CHECK_VALUE(PointerAttribute::kMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
@@ -139,6 +142,7 @@ CHECK_VALUE(kHostDeviceMap, CU_MEMHOSTREGISTER_DEVICEMAP);
 CHECK_VALUE(kHostDeviceMap, CU_MEMHOSTALLOC_DEVICEMAP);
 CHECK_VALUE(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 CHECK_VALUE(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
+CHECK_VALUE(kEventInterprocess, CU_EVENT_INTERPROCESS);
 CHECK_VALUE(CaptureStatus::kNone, CU_STREAM_CAPTURE_STATUS_NONE);
 CHECK_VALUE(CaptureStatus::kActive, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 CHECK_VALUE(CaptureStatus::kInvalidated, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
@@ -173,6 +177,7 @@ static_assert(sizeof(AccessDescription) == sizeof(CUmemAccessDesc));
 CHECK_FIELD(AccessDescription, location, CUmemAccessDesc, location);
 CHECK_FIELD(AccessDescription, flags, CUmemAccessDesc, flags);
 static_assert(sizeof(IpcMemoryHandle) == sizeof(CUipcMemHandle));
+static_assert(sizeof(IpcEventHandle) == sizeof(CUipcEventHandle));
 static_assert(sizeof(Uuid) == sizeof(CUuuid));
 static_assert(sizeof(MemoryOperation) == sizeof(CUstreamBatchMemOpParams));
 CHECK_FIELD(MemoryOperation, kind, CUstreamBatchMemOpParams, waitValue.operation);

@@ -68,6 +68,7 @@ FAKE_CUDA_EXPORT FakeCudaState fake_cuda_state() {
     DeviceState& device = *DeviceState::get(ordinal);
     state.lock_waiters += device.lock().waiters();
     state.blocked_copies += device.blocked_copies();
+    state.streams += device.streams();
     state.running_kernels += device.multiprocessors().kernels();
     state.sm_waiters += device.multiprocessors().waiters();
   }

@@ -40,6 +40,7 @@ struct FakeCudaState {
   int polling_waits;  // stream waits that are not satisfied yet
   uint64_t copies_done;
   int reservations;  // of addresses, by cuMemAddressReserve
+  int streams;       // that were created and not destroyed, default streams in use included
 };
 FakeCudaState fake_cuda_state();
 }

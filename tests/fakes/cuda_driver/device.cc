@@ -95,7 +95,7 @@ std::shared_ptr<StreamState> DeviceState::remove_stream(const void* handle) {
 std::shared_ptr<StreamState> DeviceState::default_stream() {
   const std::lock_guard lock(streams_mutex_);
   if (default_stream_ == nullptr) {
-    default_stream_ = StreamState::start(*this, 0);
+    default_stream_ = StreamState::create(*this, 0);
     streams_.insert(default_stream_);
   }
   return default_stream_;
@@ -108,6 +108,11 @@ void DeviceState::drain() {
     streams = streams_;
   }
   for (const auto& stream : streams) stream->synchronize();
+}
+
+int DeviceState::streams() {
+  const std::lock_guard lock(streams_mutex_);
+  return static_cast<int>(streams_.size());
 }
 
 int DeviceState::blocked_copies() const {

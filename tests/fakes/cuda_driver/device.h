@@ -97,6 +97,7 @@ class DeviceState {
   std::shared_ptr<StreamState> default_stream();
   // Blocks until every stream is idle.
   void drain();
+  int streams();
 
   int blocked_copies() const;
 

@@ -4,6 +4,7 @@
 
 #include "tests/fakes/cuda_driver/calls.h"
 #include "tests/fakes/cuda_driver/entry.h"
+#include "tests/fakes/cuda_driver/runtime_calls.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
 namespace fake_cuda::calls {
@@ -74,7 +75,9 @@ Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) 
       *value = 0;
       return Code::kSuccess;
   }
-  return Code::kInvalidValue;
+  if (attribute != kRdmaOfMappedMemory) return Code::kInvalidValue;
+  *value = 0;
+  return Code::kSuccess;
 }
 
 Code device_can_access_peer(int* can, Device device, Device peer) {
@@ -147,7 +150,7 @@ Code stream_create_with_priority(Stream* stream, unsigned, int priority) {
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
   // Out of range is no error: the nearest is taken.
-  auto state = StreamState::start(entry.device(), std::clamp(priority, kGreatestPriority, 0));
+  auto state = StreamState::create(entry.device(), std::clamp(priority, kGreatestPriority, 0));
   *stream = reinterpret_cast<Stream>(state.get());
   entry.device().add_stream(std::move(state));
   return Code::kSuccess;

@@ -210,6 +210,16 @@ Code AddressSpace::free(DevicePtr address) {
   return Code::kSuccess;
 }
 
+size_t AddressSpace::allocated_bytes(int device) {
+  const std::lock_guard lock(tables_.mutex);
+  size_t bytes = 0;
+  for (const auto& [start, region] : tables_.regions) {
+    const bool counts = region->kind == Kind::kAllocated && region->physical->device == device;
+    if (counts) bytes += region->bytes;
+  }
+  return bytes;
+}
+
 std::shared_ptr<Region> AddressSpace::find(DevicePtr address) {
   const std::lock_guard lock(tables_.mutex);
   return tables_.find(address);

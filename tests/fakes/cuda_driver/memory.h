@@ -78,6 +78,8 @@ class AddressSpace {
   // Gives the addresses of what was freed last with as many pages, if there was any.
   Code allocate(DevicePtr* address, size_t bytes, int device, Region::Kind kind);
   Code free(DevicePtr address);
+  // What `allocate` gave of a device and nobody has freed.
+  size_t allocated_bytes(int device);
   // The region that holds an address; null if none does.
   std::shared_ptr<Region> find(DevicePtr address);
   // Memory that a copy or an operation of `device` may use: none if a part of it lies outside its

@@ -1,12 +1,10 @@
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 
 #include "tests/fakes/cuda_driver/calls.h"
 #include "tests/fakes/cuda_driver/entry.h"
+#include "tests/fakes/cuda_driver/exported.h"
 #include "tests/fakes/cuda_driver/faults.h"
 #include "tests/fakes/cuda_driver/memory.h"
 #include "tests/fakes/cuda_driver/settings.h"
@@ -17,26 +15,16 @@ namespace {
 // What devices of today ask for.
 constexpr size_t kGranularity = 2 << 20;
 
-// What an IpcMemoryHandle says. The memory is found through the exporter's descriptors, so it must
-// live, and both be the same user.
-struct ExportedMemory {
-  static constexpr uint64_t kMagic = 0x4652455343414c45;
-  uint64_t magic;
-  pid_t process;
-  int descriptor;
-  uint64_t inode;
-};
-static_assert(sizeof(ExportedMemory) <= sizeof(IpcMemoryHandle));
+// What an IpcMemoryHandle says is an Exported with this mark.
+constexpr uint64_t kMemoryMagic = 0x4652455343414c45;
+static_assert(sizeof(Exported) <= sizeof(IpcMemoryHandle));
 
 // The memory that an exporter's handle names.
-Code open_exported(const ExportedMemory& exported, std::shared_ptr<Physical>* physical) {
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", exported.process, exported.descriptor);
-  UniqueFd fd(open(path, O_RDWR | O_CLOEXEC));
-  struct stat about{};
-  if (!fd.valid() || fstat(fd.get(), &about) != 0) return Code::kMapFailed;
-  // The descriptor is another file's by now: the memory was freed.
-  if (about.st_ino != exported.inode) return Code::kInvalidHandle;
+Code open_exported(const IpcMemoryHandle& handle, std::shared_ptr<Physical>* physical) {
+  Exported exported;
+  std::memcpy(&exported, &handle, sizeof(exported));
+  UniqueFd fd;
+  if (const Code code = exported.open(kMemoryMagic, &fd); code != Code::kSuccess) return code;
   *physical = Physical::adopt(std::move(fd));
   return *physical != nullptr ? Code::kSuccess : Code::kInvalidHandle;
 }
@@ -142,10 +130,7 @@ Code ipc_get_mem_handle(IpcMemoryHandle* handle, DevicePtr address) {
   const auto region = AddressSpace::get().find(address);
   // Neither what is mapped in halves, nor what another process exported.
   if (region == nullptr || region->kind != Region::Kind::kAllocated) return Code::kInvalidValue;
-  struct stat about{};
-  if (fstat(region->physical->fd.get(), &about) != 0) return Code::kMapFailed;
-  const ExportedMemory exported{ExportedMemory::kMagic, getpid(), region->physical->fd.get(),
-                                about.st_ino};
+  const Exported exported = Exported::describe(region->physical->fd.get(), kMemoryMagic);
   std::memset(handle, 0, sizeof(*handle));
   std::memcpy(handle, &exported, sizeof(exported));
   return Code::kSuccess;
@@ -155,13 +140,9 @@ Code ipc_open_mem_handle(DevicePtr* address, IpcMemoryHandle handle, unsigned fl
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
   if (const auto code = occurs(Fault::kIpcDenied)) return static_cast<Code>(*code);
-  ExportedMemory exported;
-  std::memcpy(&exported, &handle, sizeof(exported));
   if (flags != kIpcLazyEnablePeerAccess) return Code::kInvalidValue;
-  if (exported.magic != ExportedMemory::kMagic) return Code::kInvalidHandle;
-  if (exported.process == getpid()) return Code::kInvalidContext;
   std::shared_ptr<Physical> physical;
-  if (const Code code = open_exported(exported, &physical); code != Code::kSuccess) return code;
+  if (const Code code = open_exported(handle, &physical); code != Code::kSuccess) return code;
   const int here = entry.device().ordinal();
   if (physical->device != here && !Settings::get().can_access_peer(here, physical->device)) {
     return Code::kPeerAccessUnsupported;

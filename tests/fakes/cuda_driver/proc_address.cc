@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/fakes/cuda_driver/calls.h"
+#include "tests/fakes/cuda_driver/runtime_calls.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
 namespace fake_cuda {
@@ -47,7 +48,7 @@ const std::vector<Abi>& abis() {
       {"cuStreamWriteValue32", 8000, address(wrong_abi)},
       {"cuStreamBatchMemOp", 8000, address(wrong_abi)},
 #define FAKE_CUDA_ABI(member, name, version, arguments) {#name, version, address(calls::member)},
-      FREESCALE_CUDA_CALLS(FAKE_CUDA_ABI)
+      FREESCALE_CUDA_CALLS(FAKE_CUDA_ABI) FAKE_CUDA_RUNTIME_CALLS(FAKE_CUDA_ABI)
 #undef FAKE_CUDA_ABI
           {"cuGetErrorName", 6000, address(calls::get_error_name)},
       {"cuMemcpyBatchAsync", 12080, address(calls::memcpy_batch_async_with_fail_index)},

@@ -1,18 +1,19 @@
 #include "tests/fakes/cuda_driver/stream.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 #include "tests/fakes/cuda_driver/settings.h"
 
 namespace fake_cuda {
 
-std::shared_ptr<StreamState> StreamState::start(DeviceState& device, int priority) {
-  std::shared_ptr<StreamState> stream(new StreamState(device, priority));
-  stream->thread_ = std::thread([stream] { stream->work(); });
-  return stream;
+std::shared_ptr<StreamState> StreamState::create(DeviceState& device, int priority) {
+  return std::shared_ptr<StreamState>(new StreamState(device, priority));
 }
 
 void StreamState::work() {
+  pthread_setname_np(pthread_self(), "cuda-stream");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
@@ -33,6 +34,7 @@ void StreamState::work() {
 void StreamState::submit(std::function<void(Turn turn)> run, CopyEngine* engine) {
   const auto depth = static_cast<size_t>(Settings::get().queue_depth);
   std::unique_lock lock(mutex_);
+  if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->work(); });
   if (queue_.size() >= depth) {
     ++StreamCounters::get().full_queues;
     changed_.wait(lock, [&] { return queue_.size() < depth; });
@@ -61,12 +63,14 @@ void StreamState::close() {
     is_idle = queue_.empty() && !running_;
     changed_.notify_all();
   }
+  if (!thread_.joinable()) return;
   // So that a test that counts threads finds none left of a stream without work.
   is_idle ? thread_.join() : thread_.detach();
 }
 
 void Recording::finish() {
   const std::lock_guard lock(mutex_);
+  time_ = std::chrono::steady_clock::now();
   finished_ = true;
   finished_changed_.notify_all();
 }
@@ -81,13 +85,23 @@ bool Recording::finished() {
   return finished_;
 }
 
+void SharedRecording::wait() {
+  // Nobody of another process wakes this one.
+  while (!finished()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 std::shared_ptr<Recording> EventState::record() {
+  if (shared_ != nullptr) return std::make_shared<SharedRecording>(shared_, shared_->record());
   const std::lock_guard lock(mutex_);
   latest_ = std::make_shared<Recording>();
   return latest_;
 }
 
-std::shared_ptr<Recording> EventState::latest() {
+std::shared_ptr<Recording> EventState::latest() const {
+  if (shared_ != nullptr) {
+    const uint64_t number = shared_->latest();
+    return number == 0 ? nullptr : std::make_shared<SharedRecording>(shared_, number);
+  }
   const std::lock_guard lock(mutex_);
   return latest_;
 }

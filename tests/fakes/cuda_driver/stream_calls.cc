@@ -1,6 +1,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "tests/fakes/cuda_driver/entry.h"
 #include "tests/fakes/cuda_driver/faults.h"
 #include "tests/fakes/cuda_driver/memory.h"
+#include "tests/fakes/cuda_driver/runtime_calls.h"
 #include "tests/fakes/cuda_driver/settings.h"
 
 namespace fake_cuda::calls {
@@ -235,10 +237,18 @@ Code stream_wait_event(Stream handle, Event event, unsigned flags) {
   return Code::kSuccess;
 }
 
-Code event_create(Event* event, unsigned) {
+Code event_create(Event* event, unsigned flags) {
   const Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
-  *event = reinterpret_cast<Event>(new EventState());
+  const bool timed = (flags & kEventDisableTiming) == 0;
+  if ((flags & kEventInterprocess) == 0) {
+    *event = reinterpret_cast<Event>(new EventState(timed));
+    return Code::kSuccess;
+  }
+  if (timed) return Code::kInvalidValue;
+  std::shared_ptr<SharedEvent> shared = SharedEvent::create();
+  if (shared == nullptr) return Code::kOutOfMemory;
+  *event = reinterpret_cast<Event>(new EventState(std::move(shared)));
   return Code::kSuccess;
 }
 

@@ -15,7 +15,8 @@ class Footprint:
     Attributes:
         descriptors: What each open file descriptor leads to.
         threads: The name of each thread by its id. Those of torch's autograd are left out: it
-            starts them on the first backward pass and keeps them.
+            starts them on the first backward pass and keeps them. So are those of the stand-in
+            driver's streams, most of which are torch's for its life too.
         segments: The mappings of shared memory that has no file: memfd and /dev/shm.
     """
 
@@ -80,7 +81,7 @@ def _threads() -> dict[str, str]:
             name = (entry / "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError):  # It ended meanwhile.
             continue
-        if not name.startswith("pt_autograd"):
+        if not name.startswith(("pt_autograd", "cuda-stream")):
             found[entry.name] = name
     return found
 

@@ -73,9 +73,15 @@ Backend::~Backend() { close("the group was destroyed"); }
 void Backend::abort() {
   write_flight_dump(environment_, *context_->flight_group());
   close("the group was aborted");
+  if (device_reducer_ != nullptr) device_reducer_->abort();
 }
 
-void Backend::shutdown() { close("the group was shut down"); }
+void Backend::shutdown() {
+  // A program that has its streams wait for a call is done with the call, and expects it to happen.
+  context_->wait_for_awaited();
+  close("the group was shut down");
+  if (device_reducer_ != nullptr) device_reducer_->shutdown();
+}
 
 void Backend::close(const std::string& reason) {
   Members members;

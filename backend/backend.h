@@ -59,7 +59,8 @@ class Backend final : public c10d::Backend {
     device_reducer_ = std::move(reducer);
   }
 
-  // Both end all operations of the group, here and at the peers, and neither waits for a peer.
+  // Both end all operations of the group, here and at the peers. shutdown() waits before for those
+  // that streams wait for; nothing else waits for a peer.
   void abort() override;
   void shutdown() override;
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "backend/environment.h"
@@ -35,6 +37,22 @@ class GroupContext {
   // For completions only, which the engine itself calls.
   Engine& engine_in_completion() const { return *engine_; }
 
+  // Works for which a stream waits, and which are not over: the group stays open for them. Works
+  // are named by their address.
+  void note_awaited(const void* work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    awaited_.insert(work);
+  }
+  void note_over(const void* work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (awaited_.erase(work) != 0 && awaited_.empty()) none_awaited_.notify_all();
+  }
+  // Each is over by its own deadline.
+  void wait_for_awaited() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    none_awaited_.wait(lock, [this] { return awaited_.empty(); });
+  }
+
   // What went wrong first: for Backend::getError(), and for the peers when this rank leaves.
   void note_failure(const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -51,8 +69,10 @@ class GroupContext {
   const std::weak_ptr<Group> group_;
   const std::weak_ptr<ProcessEngine> process_;
   Engine* const engine_;
-  mutable std::mutex mutex_;  // guards first_failure_
+  mutable std::mutex mutex_;  // guards the next three
   Status first_failure_;
+  std::set<const void*> awaited_;
+  std::condition_variable none_awaited_;
 };
 
 }  // namespace freescale

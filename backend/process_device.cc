@@ -37,7 +37,8 @@ std::vector<cuda::CallMemory::Message> messages_of(const CallSite& site, const G
                       "CUDA tensors cannot be received from any source: the sender has to be told "
                       "where to write; name the source");
     const bool own = message.peer == group.rank();
-    all.push_back({own ? nullptr : group.shared_link(message.peer), message.segments});
+    all.push_back(
+        {message.peer, own ? nullptr : group.shared_link(message.peer), message.segments});
   }
   return all;
 }

@@ -132,7 +132,10 @@ void Work::complete(const OpResult& result) noexcept {
   // Ends the profiler's range, so it goes before anything that lets others continue.
   finish(status_.ok() ? nullptr : make_exception(status_));
   completion_.set();
-  if (order_ != nullptr) order_->finish();
+  if (order_ != nullptr) {
+    order_->finish();
+    context_->note_over(this);
+  }
   settle_future();
 }
 
@@ -175,6 +178,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   } else if (order_->submits_ahead()) {
     wait_until_set(order_->submitted(), kNoTimeout);
   }
+  context_->note_awaited(this);
+  if (completion_.is_set()) context_->note_over(this);  // it may have missed that
   if (completion_.is_set() && !status_.ok()) throw_status(status_);
   order_stream();
   return true;

@@ -14,6 +14,7 @@ void Link::give_up(const Status& why) {
 }
 
 Status Link::send_aside(std::span<const std::byte> bytes, std::span<const int> fds) {
+  if (failed()) return failure();
   if (!aside_sender_) return Status::system("this link carries no descriptors");
   return aside_sender_(bytes, fds);
 }

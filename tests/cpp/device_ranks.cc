@@ -11,7 +11,7 @@ namespace {
 
 cuda::CallMemory::Message message_of(const Group& group, const Message& message) {
   const bool own = message.peer == group.rank();
-  return {own ? nullptr : group.shared_link(message.peer), message.segments};
+  return {message.peer, own ? nullptr : group.shared_link(message.peer), message.segments};
 }
 
 void run_rank(const DeviceSetup& setup, int rank, SharedStore& store, const DeviceBody& body) {

@@ -147,6 +147,8 @@ def run_on_device(rank: int, world_size: int, part: Part) -> Any:
     """What each process does."""
     torch.cuda.set_device(part.devices[rank])
     touch_device()
+    if part.backend == "freescale":
+        touch_backend(rank)
     before, streams = Footprint.take(), stand_in.state().streams
     if part.backend is not None:
         dist.init_process_group(
@@ -176,6 +178,16 @@ def touch_device() -> None:
             torch.cuda.Stream(priority=-1)
             torch.zeros(1).cuda().cpu()
     torch.zeros(1).pin_memory()
+    drop_caches()
+
+
+def touch_backend(rank: int) -> None:
+    """Has the backend make what a process keeps to its end: the words that streams look at."""
+    dist.init_process_group(
+        "freescale", store=open_store(f"alone/{rank}"), rank=0, world_size=1
+    )
+    dist.all_to_all_single(torch.empty(1).cuda(), torch.ones(1).cuda())
+    dist.destroy_process_group()
     drop_caches()
 
 

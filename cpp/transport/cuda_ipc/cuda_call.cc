@@ -20,6 +20,10 @@ const CallMemory::Message* own_message(const std::vector<CallMemory::Message>& m
   return found == messages.end() ? nullptr : &*found;
 }
 
+Status about(const CallMemory::Message& message, const Status& status) {
+  return {status.code(), "with rank " + std::to_string(message.rank) + ": " + status.message()};
+}
+
 // Where the bytes of the message at `from` go, in pieces that are one at both ends.
 template <typename Target, typename Place>
 std::vector<SendPart> pair_up(const std::vector<Segment>& from, const std::vector<Target>& to,
@@ -83,10 +87,10 @@ Result<std::shared_ptr<CudaCall>> CudaCall::create(CudaDevice& device, CallMemor
   if (!ready.ok()) return ready.status();
   call->ready_ = std::move(ready.value());
   for (const CallMemory::Message& message : memory.receives) {
-    if (Status status = call->add_receive(message); !status.ok()) return status;
+    if (Status status = call->add_receive(message); !status.ok()) return about(message, status);
   }
   for (const CallMemory::Message& message : memory.sends) {
-    if (Status status = call->add_send(message); !status.ok()) return status;
+    if (Status status = call->add_send(message); !status.ok()) return about(message, status);
   }
   if (Status status = call->add_local(memory); !status.ok()) return status;
   return call;

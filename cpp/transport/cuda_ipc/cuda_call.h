@@ -19,6 +19,7 @@ class CudaDevice;
 // The messages of one call, in device memory. Empty ones count for nothing here.
 struct CallMemory {
   struct Message {
+    int rank = 0;                // for error messages
     std::shared_ptr<Link> peer;  // null: stays on this rank
     std::vector<Segment> segments;
   };

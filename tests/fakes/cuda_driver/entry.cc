@@ -40,8 +40,11 @@ Entry::Entry(Lock lock) {
   code_ = device_->error();
 }
 
-Entry::~Entry() {
+Entry::~Entry() { unlock(); }
+
+void Entry::unlock() {
   if (locked_) device_->lock().unlock();
+  locked_ = false;
 }
 
 std::shared_ptr<StreamState> Entry::stream(freescale::cuda::Stream handle) const {

@@ -22,6 +22,9 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
+  // For a call that waits from here on.
+  void unlock();
+
   // If not kSuccess, the call returns it, and there is no device.
   Code code() const { return code_; }
   DeviceState& device() const { return *device_; }

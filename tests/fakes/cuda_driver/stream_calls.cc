@@ -75,14 +75,12 @@ void move_bytes(DeviceState& device, const Copy& copy) {
 void submit(StreamState& stream, Copy copy) {
   DeviceState& device = stream.device();
   CopyEngine& engine = device.engine(copy.direction);
-  const bool pageable = copy.pageable();
   stream.submit(
       [&device, &engine, copy = std::move(copy)](Turn turn) {
         if (copy.needs_sm) device.multiprocessors().wait_free();
         engine.run(turn, [&] { move_bytes(device, copy); });
       },
       &engine);
-  if (pageable) stream.synchronize();
 }
 
 // Which attributes each copy has; kInvalidValue unless they are as cuMemcpyBatchAsync wants them.
@@ -121,7 +119,9 @@ Code copy_batch(const Entry& entry, DevicePtr* to, DevicePtr* from, size_t* byte
   }
   // A batch has no order within: last to first, so that who relies on one finds out.
   while (!copies.empty()) {
+    const bool pageable = copies.back().pageable();
     submit(*stream, std::move(copies.back()));
+    if (pageable) stream->synchronize();
     copies.pop_back();
   }
   return Code::kSuccess;
@@ -285,14 +285,19 @@ Code event_synchronize(Event event) {
 }
 
 Code memcpy_async(DevicePtr to, DevicePtr from, size_t bytes, Stream handle) {
-  const Entry entry;
+  Entry entry;
   if (entry.code() != Code::kSuccess) return entry.code();
   const auto stream = entry.stream(handle);
   if (stream == nullptr) return Code::kInvalidHandle;
   Copy copy;
   const Code code = prepare(entry, to, from, bytes, false, &copy);
-  if (code == Code::kSuccess) submit(*stream, std::move(copy));
-  return code;
+  if (code != Code::kSuccess) return code;
+  const bool pageable = copy.pageable();
+  submit(*stream, std::move(copy));
+  if (!pageable) return code;
+  entry.unlock();
+  stream->synchronize();
+  return entry.device().error();
 }
 
 Code memcpy_batch_async(DevicePtr* to, DevicePtr* from, size_t* bytes, size_t count,

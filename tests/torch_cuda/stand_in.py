@@ -49,8 +49,11 @@ def await_state(reached: Callable[[State], bool]) -> None:
         time.sleep(0.0005)
 
 
-def inject(fault: str, nth: int = 1, argument: int = 0) -> None:
-    """Makes the ``nth`` occurrence from now on of a fault happen, see the README of the driver."""
+def inject(fault: str, argument: int, nth: int = 1) -> None:
+    """Makes the ``nth`` occurrence from now on of a fault happen, see the README of the driver.
+
+    The defaults that it names are those of the environment variable; here there are none.
+    """
     library().fake_cuda_inject(fault.encode(), nth, argument)
 
 

@@ -77,4 +77,5 @@ def export(rank: int, world_size: int) -> None:
 
 
 def test_a_tensor_is_shared_between_processes(run_ranks: Ranks) -> None:
-    run_ranks(2, export, init=False)
+    # torch keeps a segment of reference counts for the next tensor.
+    run_ranks(2, export, init=False, checks_footprint=False)

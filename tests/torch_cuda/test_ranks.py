@@ -87,3 +87,14 @@ def add_up(rank: int, world_size: int) -> list[float]:
 
 def test_ranks_form_a_group(run_ranks: Ranks) -> None:
     assert run_ranks(3, add_up, backend="gloo") == [[3.0, 3.0, 3.0]] * 3
+
+
+def add_up_on_cpu(rank: int, world_size: int) -> float:
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    return float(tensor)
+
+
+def test_one_module_serves_both_builds_of_torch(run_ranks: Ranks) -> None:
+    """It was built with a torch that has no CUDA."""
+    assert run_ranks(3, add_up_on_cpu, backend="freescale") == [3.0, 3.0, 3.0]

@@ -132,8 +132,11 @@ Code ctx_pop_current(Context* context) {
 }
 
 Code ctx_get_device(Device* device) {
-  const Entry entry;
-  if (entry.code() != Code::kSuccess) return entry.code();
+  const Entry entry(Entry::Lock::kLeave);
+  // After a failure too: it is the thread that is asked.
+  if (entry.code() == Code::kNotInitialized || entry.code() == Code::kInvalidContext) {
+    return entry.code();
+  }
   *device = entry.device().ordinal();
   return Code::kSuccess;
 }

@@ -52,7 +52,11 @@ endif
 BIN := $(CURDIR)/$(VENV)/bin
 STAMPS := $(VENV)/.stamps
 BUILD_DIR := build/torch-$(TORCH)
+NINJA := -G Ninja -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What pip does itself, but with one process: 40 s for torch and what it needs. What does not compile
+# is no error to pip either.
+COMPILE_PYTHON = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fakes/* \
   tests/fuzz, \
@@ -76,16 +80,19 @@ $(STAMPS)/venv:
 	touch $@
 
 $(STAMPS)/torch: $(STAMPS)/venv
-	$(PIP) install torch==$(TORCH)
+	$(PIP) install --no-compile torch==$(TORCH)
+	$(COMPILE_PYTHON)
 	touch $@
 
 $(STAMPS)/requirements-%: requirements/%.txt $(STAMPS)/venv
-	$(PIP) install --requirement $<
+	$(PIP) install --no-compile --requirement $<
+	$(COMPILE_PYTHON)
 	touch $@
 
 # Each file of requirements/ is installed as it is, so --no-deps is for this one; see there.
 $(STAMPS)/requirements-torchrec: requirements/torchrec.txt $(STAMPS)/torch
-	$(PIP) install --no-deps --requirement $<
+	$(PIP) install --no-compile --no-deps --requirement $<
+	$(COMPILE_PYTHON)
 	touch $@
 
 $(STAMPS)/requirements-bench: benchmarks/requirements.txt $(STAMPS)/venv
@@ -98,6 +105,10 @@ $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/torch $(STAMPS)/requirements-bui
 	FREESCALE_BUILD_DIR=$(BUILD_DIR) FREESCALE_CMAKE_ARGS=-DFREESCALE_BUILD_TESTS=ON \
 	  $(PIP) install --no-build-isolation --no-deps $(PACKAGE_INSTALL)
 	touch $@
+
+.PHONY: environment
+environment: $(STAMPS)/torch $(STAMPS)/requirements-build $(STAMPS)/requirements-run \
+  $(STAMPS)/requirements-dev
 
 .PHONY: build
 build: $(STAMPS)/package
@@ -121,7 +132,8 @@ test: test-cpp test-python
 
 .PHONY: test-cpp
 test-cpp: build
-	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --no-tests=error $(CTEST_ARGS)
+	$(BIN)/ctest --test-dir $(BUILD_DIR) --parallel $(JOBS) --output-on-failure --no-tests=error \
+	  $(CTEST_ARGS)
 	@grep -h '^\[ skip \]' $(BUILD_DIR)/Testing/Temporary/LastTest.log || echo "no C++ test skipped"
 
 .PHONY: test-python
@@ -179,10 +191,11 @@ sanitize-tsan: SMOKE_OPTIONS := TSAN_OPTIONS=ignore_noninstrumented_modules=1
 # does not find the function that throws.
 sanitize-asan sanitize-tsan: sanitize-%: $(STAMPS)/requirements-run $(STAMPS)/requirements-build \
   $(STAMPS)/torch
-	$(BIN)/cmake --preset $* -DFREESCALE_BUILD_TORCH=ON -DPython_EXECUTABLE=$(BIN)/python \
+	$(BIN)/cmake --fresh --preset $* $(NINJA) -DFREESCALE_BUILD_TORCH=ON \
+	  -DPython_EXECUTABLE=$(BIN)/python \
 	  -DFREESCALE_MODULE_DIR=$(CURDIR)/build/$*/python/freescale_pg
 	$(BIN)/cmake --build --preset $* --parallel $(JOBS)
-	$(BIN)/ctest --preset $*
+	$(BIN)/ctest --preset $* --parallel $(JOBS)
 	cp -r python/freescale_pg/*.py python/freescale_pg/balance build/$*/python/freescale_pg
 	LD_PRELOAD="$$($(CXX) -print-file-name=lib$*.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	$(SMOKE_OPTIONS) PYTHONPATH=build/$*/python $(BIN)/python tests/python/sanitizer_smoke.py
@@ -195,7 +208,7 @@ FUZZ_OPTIONS := -max_total_time=$(SECONDS) -max_len=1024 -timeout=20
 
 .PHONY: fuzz
 fuzz: $(STAMPS)/requirements-build
-	$(BIN)/cmake --preset $(FUZZ_PRESET) $(if $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG))
+	$(BIN)/cmake --fresh --preset $(FUZZ_PRESET) $(NINJA) $(if $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG))
 	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --parallel $(JOBS) --target $(FUZZ:%=%_fuzz)
 	cd build/$(FUZZ_PRESET)/tests/fuzz && printf '%s\n' $(FUZZ) | xargs -P $(JOBS) -I{} \
 	  env ./{}_fuzz $(FUZZ_OPTIONS) -seed=$$(date +%s) found/{} $(CURDIR)/tests/fuzz/corpus/{}

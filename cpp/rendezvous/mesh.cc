@@ -25,7 +25,6 @@
 namespace freescale {
 namespace {
 
-constexpr size_t kDoorbellBytes = 4096;
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
 // A rank that cannot accept connections for so long gives up; until then it may get descriptors.

@@ -10,7 +10,6 @@ namespace freescale {
 namespace {
 
 constexpr size_t kProbeHalf = kProbeBytes / 2;
-constexpr size_t kDoorbellBytes = 4096;
 
 // Read by peers with process_vm_readv to prove that they can.
 const uint64_t g_pull_word = random_u64();

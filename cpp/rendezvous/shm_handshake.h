@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,9 @@ struct ConnectedPeer {
   UniqueFd pidfd;                    // readable when the peer's process has ended; may be invalid
   std::string probe;
 };
+
+// Of the memory in which others ring for a process.
+inline constexpr size_t kDoorbellBytes = 4096;
 
 // What this side presents to others.
 struct LocalIdentity {

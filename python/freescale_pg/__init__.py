@@ -48,8 +48,8 @@ __all__ = [
     "stats",
 ]
 
-# Not all are in __all__: the last one needs more than this package does.
-_MODULES = ("balance", "debug", "embedding", "functional", "torchrec")
+# Not all are in __all__: the last two need more than this package does.
+_MODULES = ("balance", "debug", "embedding", "functional", "streams", "torchrec")
 # The module that defines each other name.
 _HOMES = {
     "BalancedBatchSampler": "balance.sampler",

@@ -12,6 +12,8 @@ namespace {
 
 // Of compute capability 9: 0 is least urgent, -5 most.
 constexpr int kGreatestPriority = -5;
+// Only cuda-python asks for it, so it is none of cuda_types.h.
+constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;
 
 DeviceState* device_of(Context context) { return reinterpret_cast<DeviceState*>(context); }
 
@@ -61,6 +63,14 @@ Code device_get_uuid(Uuid* uuid, Device device) {
 
 Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) {
   if (const Code code = check_device(device); code != Code::kSuccess) return code;
+  switch (static_cast<int>(attribute)) {
+    case kComputeCapabilityMajor:
+      *value = 9;
+      return Code::kSuccess;
+    case kComputeCapabilityMinor:
+      *value = 0;
+      return Code::kSuccess;
+  }
   switch (attribute) {
     case DeviceAttribute::kAsyncEngineCount:
       *value = Settings::get().engines;

@@ -184,9 +184,10 @@ TEST_WITHIN(an_exchange_waits_for_the_streams_of_both_ranks, 60) {
         const auto handle = self.start(exchange.plan(), self.stream);
         CHECK_OK(self.order(*handle, self.stream));
         exchange.fetch(self.stream);
-        // Both hosts are past their calls by now.
+        // Both hosts are past their calls by now, and stay until both have looked.
         CHECK_OK(self.rank.barrier());
         CHECK(!handle->done.is_set());
+        CHECK_OK(self.rank.barrier());
         if (behind) held.store(1);
         synchronize(self, self.stream);
         exchange.check(round);

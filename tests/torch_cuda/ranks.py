@@ -183,9 +183,7 @@ def touch_device() -> None:
 
 def touch_backend(rank: int) -> None:
     """Has the backend make what a process keeps to its end: the words that streams look at."""
-    dist.init_process_group(
-        "freescale", store=open_store(f"alone/{rank}"), rank=0, world_size=1
-    )
+    dist.init_process_group("freescale", store=open_store(f"alone/{rank}"), rank=0, world_size=1)
     dist.all_to_all_single(torch.empty(1).cuda(), torch.ones(1).cuda())
     dist.destroy_process_group()
     drop_caches()

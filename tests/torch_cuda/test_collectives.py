@@ -133,18 +133,14 @@ def stay_in_order(rank: int, world_size: int, late: int) -> None:
     work = dist.all_to_all_single(target, source, splits, list(map(len, sent)), async_op=True)
     work.wait()
     result.copy_(target, non_blocking=True)
-    store_barrier()
+    dist.barrier()  # both hosts have come here, and stay until both have looked
     assert not work.is_completed()
     assert_same_bits(result, poisoned(len(expected)), "nothing has moved")
+    dist.barrier()
     if gate is not None:
         gate.open()
     torch.cuda.synchronize()
     assert_same_bits(result, expected, "in the order of the stream")
-
-
-def store_barrier() -> None:
-    """Both hosts have come here; the devices have nothing to do with it."""
-    dist.barrier()
 
 
 @pytest.mark.parametrize("late", [0, 1])
@@ -196,9 +192,7 @@ def drop_tensors_early(rank: int, world_size: int) -> None:
     assert_same_bits(result, torch.cat(contents), "kept")
 
 
-def test_memory_is_kept_until_copies_are_over(
-    run_ranks: Ranks, submission: dict[str, str]
-) -> None:
+def test_memory_is_kept_until_copies_are_over(run_ranks: Ranks, submission: dict[str, str]) -> None:
     run_ranks(2, drop_tensors_early, environment=submission)
 
 

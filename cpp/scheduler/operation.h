@@ -55,6 +55,7 @@ struct Incoming {
   Nanoseconds matched = 0;        // when its header was
   State state = State::kAwaited;
   std::shared_ptr<DeviceTransfer> transfer;  // of a device message that was granted
+  bool arrived = false;                      // of those: see Protocol::hear_of_arrived()
   int level = 0;                             // for LevelQueue
   uint64_t serial = 0;                       // for LevelQueue
 };

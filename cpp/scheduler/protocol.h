@@ -134,18 +134,28 @@ class Protocol {
     size_t waiting = 0;
     Status failure;
   };
+  // The other end of a message.
+  struct Counterpart {
+    Peer* peer;  // null for a copy on this rank
+    bool incoming;
+    uint64_t token;  // its operation there
+    int rank;
+  };
   bool start_device_copies(Operation& operation);
   void grant_device(Incoming& in);
   void start_device_send(Outgoing& out, std::span<const std::byte> grant);
   void on_device_news(Peer& peer, const WireHeader& header, std::span<const std::byte> news);
+  DeviceTransfer* find_transfer(const Peer& peer, uint64_t token, bool incoming);
+  void hear_of_arrived();
+  bool hear(Peer& peer);
   bool poll_device_operation(Operation& operation, Nanoseconds now);
   void poll_device_message(DevicePoll& poll, Operation& operation,
-                           std::shared_ptr<DeviceTransfer>& transfer, Peer* peer,
-                           uint64_t peer_token, int rank);
+                           std::shared_ptr<DeviceTransfer>& transfer, const Counterpart& other,
+                           bool may_be_over = true);
   void note_submitted(Operation& operation);
-  static void relay_news(Peer& peer, const WireHeader& about, uint64_t peer_token,
+  static void relay_news(const Counterpart& other, const WireHeader& about,
                          DeviceTransfer& transfer);
-  static void send_news(Peer& peer, WireHeader about, uint64_t peer_token,
+  static void send_news(const Counterpart& other, WireHeader about,
                         std::span<const std::byte> news);
   void refuse_grant(Peer& peer, const WireHeader& grant);
   void abandon_transfers(Operation& operation);
@@ -208,10 +218,8 @@ class Protocol {
 
   // A device message of an operation that has failed, whose memory is not free yet.
   struct Leftover {
-    Peer* peer;  // null for a copy on this rank
-    bool incoming;
+    Counterpart other;
     WireHeader header;  // about the operation
-    uint64_t peer_token;
     std::shared_ptr<DeviceTransfer> transfer;
     std::shared_ptr<DeviceCall> call;
   };

@@ -152,6 +152,9 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   Operation& operation = *entry->second;
   Incoming* in = operation.incoming_from(&peer);
   if (in == nullptr || in->state != Incoming::State::kStreaming) return;
+  if (operation.on_device() && in->bytes > 0) {
+    return distrust(peer, "sent bytes of a message in device memory");
+  }
   if (tag.offset > in->bytes || data.size() > in->bytes - std::max(tag.offset, in->landed)) {
     return distrust(peer, "sent more than its message holds");
   }

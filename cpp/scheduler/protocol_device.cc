@@ -56,29 +56,37 @@ void Protocol::grant_device(Incoming& in) {
 }
 
 void Protocol::start_device_send(Outgoing& out, std::span<const std::byte> grant) {
-  Operation& operation = *out.operation;
-  auto transfer = operation.request.device->send(out.peer->link(), out.level, grant);
-  if (!transfer.ok()) {
-    const Status& why = transfer.status();
-    return fail(operation, Status(why.code(), operation.describe() + ": to rank " +
-                                                  std::to_string(out.rank) + ": " + why.message()));
+  auto transfer = out.operation->request.device->send(out.peer->link(), out.level, grant);
+  if (transfer.ok()) {
+    out.transfer = std::move(transfer.value());
+  } else {
+    distrust(*out.peer, "sent a grant that makes no sense: " + transfer.status().message());
   }
-  out.transfer = std::move(transfer.value());
 }
 
 void Protocol::on_device_news(Peer& peer, const WireHeader& header,
                               std::span<const std::byte> news) {
-  DeviceTransfer* transfer = nullptr;
-  if (const auto entry = operations_.find(header.peer_token); entry != operations_.end()) {
-    if (Incoming* in = entry->second->incoming_from(&peer)) transfer = in->transfer.get();
-  }
-  for (const Leftover& leftover : leftovers_) {
-    if (leftover.incoming && leftover.peer == &peer && leftover.header.token == header.peer_token) {
-      transfer = leftover.transfer.get();
-    }
-  }
+  const bool incoming = header.kind == RecordKind::kDeviceNews;
+  DeviceTransfer* const transfer = find_transfer(peer, header.peer_token, incoming);
   if (transfer == nullptr) return;  // its last byte was quicker
   if (Status status = transfer->on_news(news); !status.ok()) distrust(peer, status.message());
+}
+
+// Of an operation of this rank, in flight or failed; null if there is none.
+DeviceTransfer* Protocol::find_transfer(const Peer& peer, uint64_t token, bool incoming) {
+  if (const auto entry = operations_.find(token); entry != operations_.end()) {
+    const Incoming* in = incoming ? entry->second->incoming_from(&peer) : nullptr;
+    const Outgoing* out = incoming ? nullptr : entry->second->outgoing_to(&peer);
+    if (in != nullptr) return in->transfer.get();
+    return out != nullptr ? out->transfer.get() : nullptr;
+  }
+  for (const Leftover& leftover : leftovers_) {
+    const Counterpart& other = leftover.other;
+    if (other.peer == &peer && other.incoming == incoming && leftover.header.token == token) {
+      return leftover.transfer.get();
+    }
+  }
+  return nullptr;
 }
 
 bool Protocol::poll_devices() {
@@ -88,6 +96,7 @@ bool Protocol::poll_devices() {
   bool any = false;
   device_moves_ = false;
   polled_ = device_operations_;
+  hear_of_arrived();
   for (uint64_t token : polled_) {
     const auto entry = operations_.find(token);
     if (entry != operations_.end()) any = poll_device_operation(*entry->second, now) || any;
@@ -101,13 +110,34 @@ bool Protocol::poll_devices() {
   return any;
 }
 
+// A sender that gives a message up says so, and then lets go of what the device has of it: that
+// moves, whether or not its bytes were ready, and looks like the message. So what has arrived
+// counts once all was heard that its sender had said by then.
+void Protocol::hear_of_arrived() {
+  std::map<Peer*, std::vector<std::pair<uint64_t, Incoming*>>> arrived;
+  for (uint64_t token : polled_) {
+    for (Incoming& in : operations_.at(token)->incoming) {
+      if (in.transfer == nullptr || in.arrived) continue;
+      if (in.transfer->state() == DeviceTransfer::State::kOver) {
+        arrived[in.peer].emplace_back(token, &in);
+      }
+    }
+  }
+  for (const auto& [peer, messages] : arrived) {
+    if (!hear(*peer)) continue;
+    for (const auto& [token, in] : messages) {
+      if (operations_.count(token) != 0) in->arrived = true;
+    }
+  }
+}
+
 // Whether anything has changed. May end the operation.
 bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   operation.request.device->pace(now);
   DevicePoll poll;
   for (Outgoing& out : operation.outgoing) {
     if (out.bytes == 0 || out.state == Outgoing::State::kDone) continue;
-    poll_device_message(poll, operation, out.transfer, out.peer, out.peer_token, out.rank);
+    poll_device_message(poll, operation, out.transfer, {out.peer, false, out.peer_token, out.rank});
     if (out.state == Outgoing::State::kStreaming && out.transfer == nullptr) {
       out.sent = out.bytes;
       out.state = Outgoing::State::kDone;
@@ -115,7 +145,8 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   }
   for (Incoming& in : operation.incoming) {
     if (in.bytes == 0 || in.state == Incoming::State::kDone) continue;
-    poll_device_message(poll, operation, in.transfer, in.peer, in.peer_token, in.rank);
+    poll_device_message(poll, operation, in.transfer, {in.peer, true, in.peer_token, in.rank},
+                        in.arrived);
     if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
       in.landed = in.bytes;
       in.state = Incoming::State::kDone;
@@ -123,8 +154,8 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   }
   for (LocalCopy& copy : operation.local) {
     if (copy.copied == copy.bytes) continue;
-    poll_device_message(poll, operation, copy.transfer, nullptr, 0,
-                        operation.request.group->rank());
+    poll_device_message(poll, operation, copy.transfer,
+                        {nullptr, false, 0, operation.request.group->rank()});
     if (copy.transfer == nullptr) copy.copied = copy.bytes;
   }
   operation.pending -= poll.over;
@@ -138,16 +169,16 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   return submitted || poll.over > 0;
 }
 
-// Looks at one message that is not done; `transfer` is null again once it is.
+// Looks at one message that is not done; `transfer` is null again once it is, if it may be.
 void Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
-                                   std::shared_ptr<DeviceTransfer>& transfer, Peer* peer,
-                                   uint64_t peer_token, int rank) {
+                                   std::shared_ptr<DeviceTransfer>& transfer,
+                                   const Counterpart& other, bool may_be_over) {
   if (transfer == nullptr) {  // not granted yet
     ++poll.waiting;
     return;
   }
   device_moves_ = true;
-  if (peer != nullptr) relay_news(*peer, header_about(operation), peer_token, *transfer);
+  relay_news(other, header_about(operation), *transfer);
   switch (transfer->state()) {
     case DeviceTransfer::State::kWaiting:
       ++poll.waiting;
@@ -155,6 +186,7 @@ void Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
     case DeviceTransfer::State::kSubmitted:
       return;
     case DeviceTransfer::State::kOver:
+      if (!may_be_over) return;
       operation.paths.add(transfer->staged() ? Path::kStaged : Path::kCopyEngine);
       transfer.reset();
       ++poll.over;
@@ -163,7 +195,7 @@ void Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
       ++poll.waiting;
       const Status why = transfer->failure();
       poll.failure = Status(why.code(), operation.describe() + ": with rank " +
-                                            std::to_string(rank) + ": " + why.message());
+                                            std::to_string(other.rank) + ": " + why.message());
       return;
   }
 }
@@ -177,18 +209,19 @@ void Protocol::note_submitted(Operation& operation) {
                        {}});
 }
 
-void Protocol::relay_news(Peer& peer, const WireHeader& about, uint64_t peer_token,
+void Protocol::relay_news(const Counterpart& other, const WireHeader& about,
                           DeviceTransfer& transfer) {
+  if (other.peer == nullptr) return;
   std::vector<std::byte> news;
-  while (transfer.take_news(&news)) send_news(peer, about, peer_token, news);
+  while (transfer.take_news(&news)) send_news(other, about, news);
 }
 
-void Protocol::send_news(Peer& peer, WireHeader about, uint64_t peer_token,
+void Protocol::send_news(const Counterpart& other, WireHeader about,
                          std::span<const std::byte> news) {
-  about.kind = RecordKind::kDeviceNews;
-  about.peer_token = peer_token;
+  about.kind = other.incoming ? RecordKind::kDeviceReply : RecordKind::kDeviceNews;
+  about.peer_token = other.token;
   const Segment body{const_cast<std::byte*>(news.data()), news.size()};
-  peer.send(about, std::span(&body, 1));
+  other.peer->send(about, std::span(&body, 1));
 }
 
 // A grant for an operation that is over here: the receiver keeps its memory for what may come.
@@ -198,7 +231,7 @@ void Protocol::refuse_grant(Peer& peer, const WireHeader& grant) {
   WireHeader about = grant;
   about.token = 0;
   about.sender = group->second.rank;
-  send_news(peer, about, grant.token, DeviceCall::nothing_comes());
+  send_news({&peer, false, grant.token, grant.sender}, about, DeviceCall::nothing_comes());
 }
 
 // ---- Ends --------------------------------------------------------------------------------------
@@ -207,16 +240,16 @@ void Protocol::refuse_grant(Peer& peer, const WireHeader& grant) {
 void Protocol::abandon_transfers(Operation& operation) {
   std::erase(device_operations_, operation.token);
   const std::shared_ptr<DeviceCall> call = std::move(operation.request.device);
-  if (operation.pending > 0) call->give_up();
-  const auto leave = [&](auto& part, Peer* peer, uint64_t peer_token, bool incoming) {
+  const auto leave = [&](auto& part, const Counterpart& other) {
     if (part.transfer == nullptr) return;
     part.transfer->abandon();
-    leftovers_.push_back(
-        {peer, incoming, header_about(operation), peer_token, std::move(part.transfer), call});
+    leftovers_.push_back({other, header_about(operation), std::move(part.transfer), call});
   };
-  for (Outgoing& out : operation.outgoing) leave(out, out.peer, out.peer_token, false);
-  for (Incoming& in : operation.incoming) leave(in, in.peer, in.peer_token, true);
-  for (LocalCopy& copy : operation.local) leave(copy, nullptr, 0, false);
+  for (Outgoing& out : operation.outgoing) leave(out, {out.peer, false, out.peer_token, out.rank});
+  for (Incoming& in : operation.incoming) leave(in, {in.peer, true, in.peer_token, in.rank});
+  for (LocalCopy& copy : operation.local) leave(copy, {nullptr, false, 0, 0});
+  // Last: from here on everything that the streams wait for looks as if it had come.
+  if (operation.pending > 0) call->give_up();
   let_go_later(call);
 }
 
@@ -241,14 +274,11 @@ bool Protocol::poll_leftovers(Nanoseconds now) {
   bool any = false;
   for (Leftover& leftover : leftovers_) {
     leftover.call->pace(now);
-    if (leftover.peer != nullptr) {
-      if (leftover.peer->link().failed()) leftover.transfer->lose_peer();
-      relay_news(*leftover.peer, leftover.header, leftover.peer_token, *leftover.transfer);
-    }
+    Peer* const peer = leftover.other.peer;
+    if (peer != nullptr && peer->link().failed()) leftover.transfer->lose_peer();
+    relay_news(leftover.other, leftover.header, *leftover.transfer);
     if (leftover.transfer->state() != DeviceTransfer::State::kOver) continue;
-    if (leftover.peer != nullptr) {
-      relay_news(*leftover.peer, leftover.header, leftover.peer_token, *leftover.transfer);
-    }
+    relay_news(leftover.other, leftover.header, *leftover.transfer);
     leftover.transfer.reset();
     let_go_later(std::move(leftover.call));
     any = true;

@@ -118,6 +118,15 @@ void Protocol::drain(Peer& peer) {
   }
 }
 
+// Takes what the peer has said so far; false if it goes on and on.
+bool Protocol::hear(Peer& peer) {
+  constexpr int kMost = 1000;
+  PeerSink sink(*this, peer);
+  int heard = 0;
+  while (heard < kMost && peer.link().poll_record(sink)) ++heard;
+  return heard < kMost;
+}
+
 bool Protocol::drain_chunk(Peer& peer, int level) {
   PeerSink sink(*this, peer);
   return peer.link().poll_chunk(level, sink);
@@ -140,6 +149,7 @@ void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
     case RecordKind::kGrant:
       return on_grant(peer, header, payload);
     case RecordKind::kDeviceNews:
+    case RecordKind::kDeviceReply:
       return on_device_news(peer, header, payload);
     case RecordKind::kPulled:
       return on_pulled(peer, header);
@@ -169,6 +179,9 @@ void Protocol::on_message(Peer& peer, const WireHeader& header,
                           std::span<const std::byte> payload) {
   if (header.kind == RecordKind::kInline && payload.size() != header.bytes) {
     return distrust(peer, "sent a cut message");
+  }
+  if (header.kind == RecordKind::kAnnounceDevice && header.bytes == 0) {
+    return distrust(peer, "announced nothing in device memory");
   }
   if (header.point_to_point != 0) {
     for (Incoming* in : awaiting_point_to_point_) {
@@ -313,6 +326,9 @@ void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
   if (entry == operations_.end()) return;
   Outgoing* out = entry->second->outgoing_to(&peer);
   if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
+  if (out->operation->on_device() && out->bytes > 0) {
+    return distrust(peer, "read a message in device memory");
+  }
   out->sent = out->bytes;
   gone(*out, Path::kPull);
 }

@@ -18,7 +18,8 @@ enum class RecordKind : uint8_t {
   kCancel,          // an operation is given up; the payload says why
   kGroupClosed,     // the sender's rank has left the group; the payload says why
   kAnnounceDevice,  // as kAnnounce, of a message in device memory; its grant has a payload
-  kDeviceNews,      // from one end of a device message to the other: DeviceTransfer::take_news()
+  kDeviceNews,      // from the sender of a device message: DeviceTransfer::take_news()
+  kDeviceReply,     // the same from its receiver
 };
 
 // In WireHeader::bytes_back: this rank awaits no message from the receiver in this operation.

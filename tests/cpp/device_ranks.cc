@@ -29,27 +29,36 @@ void run_rank(const DeviceSetup& setup, int rank, SharedStore& store, const Devi
 
 }  // namespace
 
-std::shared_ptr<DeviceRank::Handle> DeviceRank::start(Plan plan, cuda::Stream at, Priority priority,
-                                                      std::shared_ptr<Group> group,
-                                                      std::chrono::milliseconds timeout) {
-  if (group == nullptr) group = rank.group();
+Result<std::shared_ptr<cuda::CudaCall>> DeviceRank::begin(const Plan& plan, cuda::Stream at,
+                                                          const Call& call) {
+  const Group& group = call.group == nullptr ? *rank.group() : *call.group;
   cuda::CallMemory memory;
-  for (const Message& message : plan.sends) memory.sends.push_back(message_of(*group, message));
+  memory.keep = call.keep;
+  for (const Message& message : plan.sends) memory.sends.push_back(message_of(group, message));
   for (const Message& message : plan.receives) {
-    memory.receives.push_back(message_of(*group, message));
+    memory.receives.push_back(message_of(group, message));
   }
-  Result<std::shared_ptr<cuda::CudaCall>> call = device.begin(at, std::move(memory));
-  CHECK_OK(call);
+  return device.begin(at, std::move(memory));
+}
+
+std::shared_ptr<DeviceRank::Handle> DeviceRank::start(Plan plan, cuda::Stream at, Call call) {
+  Result<std::shared_ptr<cuda::CudaCall>> begun = begin(plan, at, call);
+  CHECK_OK(begun);
+  return submit(std::move(begun.value()), std::move(plan), call);
+}
+
+std::shared_ptr<DeviceRank::Handle> DeviceRank::submit(std::shared_ptr<cuda::CudaCall> begun,
+                                                       Plan plan, const Call& call) {
   auto handle = std::make_shared<Handle>();
-  handle->call = call.value();
+  handle->call = begun;
   Request request;
-  request.group = group;
-  request.sequence = group->next_sequence();
+  request.group = call.group == nullptr ? rank.group() : call.group;
+  request.sequence = request.group->next_sequence();
   request.plan = std::move(plan);
-  request.priority = priority;
-  request.timeout = timeout;
-  request.deadline = Deadline::after(timeout);
-  request.device = std::move(call.value());
+  request.priority = call.priority;
+  request.timeout = call.timeout;
+  request.deadline = Deadline::after(call.timeout);
+  request.device = std::move(begun);
   request.on_submitted = [handle] { handle->submitted.set(); };
   request.on_done = [handle](const OpResult& result) {
     handle->result = result;
@@ -86,15 +95,27 @@ void DeviceRankProcesses::expect_success(const std::vector<int>& lost) {
   }
 }
 
+DeviceSetup setup_for(const DeviceWay& way, int size) {
+  DeviceSetup setup;
+  setup.size = size;
+  setup.environment = {{"FAKE_CUDA_DEVICES", std::to_string(way.direct ? 1 : size)},
+                       {"FAKE_CUDA_P2P", "none"}};
+  setup.options.submission = way.mode;
+  setup.options.chunk_bytes = 64 << 10;
+  setup.engine.oversubscribed = true;
+  setup.device_of = [direct = way.direct](int rank) { return direct ? 0 : rank; };
+  return setup;
+}
+
 void run_device_ranks(const DeviceSetup& setup, const DeviceBody& body) {
   DeviceRankProcesses(setup, body).expect_success();
 }
 
 namespace {
 
-std::vector<size_t> by_peer(const DeviceRank& self, const std::function<size_t(int peer)>& bytes) {
+std::vector<size_t> by_peer(int ranks, const std::function<size_t(int peer)>& bytes) {
   std::vector<size_t> all;
-  for (int peer = 0; peer < self.rank.size(); ++peer) all.push_back(bytes(peer));
+  for (int peer = 0; peer < ranks; ++peer) all.push_back(bytes(peer));
   return all;
 }
 
@@ -121,10 +142,10 @@ DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size) : bytes(siz
   host = static_cast<char*>(memory);
 }
 
-DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes)
+DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks)
     : self_(self),
-      out_bytes_(by_peer(self, [&](int peer) { return sizes(self.rank.rank(), peer); })),
-      in_bytes_(by_peer(self, [&](int peer) { return sizes(peer, self.rank.rank()); })),
+      out_bytes_(by_peer(ranks, [&](int peer) { return sizes(self.rank.rank(), peer); })),
+      in_bytes_(by_peer(ranks, [&](int peer) { return sizes(peer, self.rank.rank()); })),
       out_(self.stand_in, sum(out_bytes_)),
       in_(self.stand_in, sum(in_bytes_)),
       garbage_(self.stand_in, sum(in_bytes_)) {
@@ -171,6 +192,36 @@ bool DeviceExchange::holds(int round) const {
   return expected(round) == std::string(in_.host, in_.bytes);
 }
 
+bool DeviceExchange::untouched() const {
+  return std::all_of(in_.host, in_.host + in_.bytes, [](char byte) { return byte == '\xee'; });
+}
+
 void DeviceExchange::check(int round) const { CHECK(holds(round)); }
+
+void fill_multiprocessors(const DeviceRank& self, StandIn::Word until) {
+  CHECK(self.stand_in.launch_kernel(self.stand_in.stream(), "filler", until.host) ==
+        cuda::Code::kSuccess);
+  self.stand_in.await([](const FakeCudaState& now) { return now.running_kernels > 0; });
+}
+
+size_t some_chunks(int from, int to) {
+  return 150'000 + static_cast<size_t>(10'000 * from + 1'000 * to);
+}
+
+void expect_works(DeviceRank& self, std::shared_ptr<Group> group) {
+  if (group == nullptr) group = self.rank.group();
+  static int round = 100;
+  ++round;
+  const cuda::Stream stream = self.stand_in.stream();
+  DeviceExchange exchange(self, some_chunks, group->size());
+  exchange.fill(round, stream);
+  const auto handle = self.start(exchange.plan(), stream, {.group = group});
+  CHECK_OK(self.order(*handle, stream));
+  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
+  exchange.fetch(stream);
+  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
+  exchange.check(round);
+  CHECK_OK(self.finish(*handle));
+}
 
 }  // namespace freescale::testing

@@ -26,11 +26,26 @@ struct DeviceRank {
     Completion done;
     OpResult result;
   };
+  // How it is called, where that matters.
+  struct Call {
+    Priority priority = Priority::kNormal;
+    std::shared_ptr<Group> group = nullptr;
+    std::chrono::milliseconds timeout = std::chrono::seconds(15);
+    std::shared_ptr<const void> keep = nullptr;
+  };
   // Starts it where `stream` is now.
-  std::shared_ptr<Handle> start(Plan plan, cuda::Stream stream,
-                                Priority priority = Priority::kNormal,
-                                std::shared_ptr<Group> group = nullptr,
-                                std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  std::shared_ptr<Handle> start(Plan plan, cuda::Stream stream) {
+    return start(std::move(plan), stream, Call());
+  }
+  std::shared_ptr<Handle> start(Plan plan, cuda::Stream stream, Call call);
+  std::shared_ptr<Handle> start(Plan plan, cuda::Stream stream, Priority priority) {
+    return start(std::move(plan), stream, {.priority = priority});
+  }
+  // In two steps: begins the call, and hands it to the engine.
+  Result<std::shared_ptr<cuda::CudaCall>> begin(const Plan& plan, cuda::Stream stream,
+                                                const Call& call);
+  std::shared_ptr<Handle> submit(std::shared_ptr<cuda::CudaCall> begun, Plan plan,
+                                 const Call& call);
   // What a user's wait() does: from here on `stream` waits for the operation. An error if it has
   // failed by now.
   Status order(Handle& handle, cuda::Stream stream);
@@ -46,6 +61,18 @@ struct DeviceSetup {
   // On which device a rank is.
   std::function<int(int)> device_of = [](int) { return 0; };
 };
+
+// How messages go: how their copies are submitted, and whether devices have access to each other.
+struct DeviceWay {
+  cuda::SubmissionMode mode = cuda::SubmissionMode::kAhead;
+  bool direct = true;
+};
+inline constexpr DeviceWay kDeviceWays[] = {{cuda::SubmissionMode::kAhead, true},
+                                            {cuda::SubmissionMode::kProxy, true},
+                                            {cuda::SubmissionMode::kAhead, false},
+                                            {cuda::SubmissionMode::kProxy, false}};
+// Ranks on one device, or without access on one each.
+DeviceSetup setup_for(const DeviceWay& way, int size = 2);
 
 // One process for each rank of a group; all come to their end.
 using DeviceBody = std::function<void(DeviceRank&)>;
@@ -70,7 +97,10 @@ class DeviceExchange {
  public:
   // Bytes from one rank to another; the same on all ranks.
   using Sizes = std::function<size_t(int from, int to)>;
-  DeviceExchange(DeviceRank& self, const Sizes& sizes);
+  DeviceExchange(DeviceRank& self, const Sizes& sizes)
+      : DeviceExchange(self, sizes, self.rank.size()) {}
+  // Among the first `ranks` ranks.
+  DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks);
 
   Plan plan() const;
 
@@ -79,6 +109,8 @@ class DeviceExchange {
   // Enqueued: takes to the host what has landed; check() once the stream is there.
   void fetch(cuda::Stream stream) const;
   bool holds(int round) const;
+  // What was fetched is what fill() had put there.
+  bool untouched() const;
   void check(int round) const;
 
  private:
@@ -93,11 +125,20 @@ class DeviceExchange {
   std::string expected(int round) const;
 
   DeviceRank& self_;
-  const std::vector<size_t> out_bytes_;  // by peer
+  const std::vector<size_t> out_bytes_;  // by peer, of those that take part
   const std::vector<size_t> in_bytes_;
   Buffer out_;
   Buffer in_;
   Buffer garbage_;
 };
+
+// From here on no copy within the rank's device, and no kernel, gets a multiprocessor, until the
+// word is not zero any more.
+void fill_multiprocessors(const DeviceRank& self, StandIn::Word until);
+
+// Messages of some chunks, other ones between any two ranks.
+size_t some_chunks(int from, int to);
+// An exchange of those among all ranks of the group, from fill() to check().
+void expect_works(DeviceRank& self, std::shared_ptr<Group> group = nullptr);
 
 }  // namespace freescale::testing

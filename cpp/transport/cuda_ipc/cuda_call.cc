@@ -140,8 +140,8 @@ CudaCall::CudaCall(CudaDevice& device, std::shared_ptr<const void> keep)
     : device_(device), context_(device.context()), keep_(std::move(keep)) {}
 
 CudaCall::~CudaCall() {
-  // Of a call that never went to the engine the stream may still write it.
-  if (!ready_.reached()) ready_.keep_for_ever();
+  // The stream may still write it.
+  if (marked_ && !ready_.reached()) ready_.keep_for_ever();
 }
 
 Status CudaCall::mark_ready(Stream stream) {
@@ -152,6 +152,7 @@ Status CudaCall::mark_ready(Stream stream) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   const WordValue& ready = ready_.target();
+  marked_ = true;
   return context_->driver().stream_write_value32(stream, ready.word.device, ready.value,
                                                  kWriteDefault);
 }
@@ -217,7 +218,7 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::send(Link& to, int level,
   auto transfer = std::make_shared<SendTransfer>(device_, *found->lane, level, std::move(parts),
                                                  ready_.target(), found->sent.target());
   transfer->set_peer_words(parsed.value().grant);
-  device_.submit(*found->lane, level, transfer);
+  device_.submit(*found->lane, level, Way::kOut, transfer);
   return std::shared_ptr<DeviceTransfer>(std::move(transfer));
 }
 
@@ -229,7 +230,7 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::copy(int level) {
       });
   auto transfer = std::make_shared<SendTransfer>(device_, *local_->lane, level, std::move(parts),
                                                  ready_.target(), local_->copied.target());
-  device_.submit(*local_->lane, level, transfer);
+  device_.submit(*local_->lane, level, Way::kOut, transfer);
   return std::shared_ptr<DeviceTransfer>(std::move(transfer));
 }
 

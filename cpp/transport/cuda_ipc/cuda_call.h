@@ -82,6 +82,7 @@ class CudaCall final : public DeviceCall {
   const std::shared_ptr<const PrimaryContext> context_;
   const std::shared_ptr<const void> keep_;
   FlagWord ready_;
+  bool marked_ = false;  // a stream writes it
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
   std::optional<Local> local_;

@@ -162,34 +162,58 @@ void CudaDevice::tell_gone() {
   }
 }
 
-void CudaDevice::submit(DeviceLane& lane, int level, std::shared_ptr<Submission> submission) {
-  lane.submit(level, std::move(submission));
+void CudaDevice::submit(DeviceLane& lane, int level, Way way,
+                        std::shared_ptr<Submission> submission) {
+  lane.submit(level, way, std::move(submission));
+  thread_->wake();
+}
+
+void CudaDevice::close(DeviceLane& lane, std::shared_ptr<Submission> submission) {
+  lane.close(std::move(submission));
   thread_->wake();
 }
 
 void CudaDevice::pace(Nanoseconds now) {
   if (now == paced_) return;  // for another call
   paced_ = now;
+  if (failed()) return count_round_since_failure();
   const uint32_t released = pacer_.step(now);
   if (released > 0 && !submits_ahead_) thread_->wake();
 }
 
 // A turn of the driver's thread.
 std::chrono::nanoseconds CudaDevice::work() {
-  if (failed()) return DriverThread::kUntilWoken;
   bool busy = false;
+  const bool abort = may_abort_.load(std::memory_order_acquire);
   for (DeviceLane* lane : all_lanes()) {
     if (lane->link() != nullptr && lane->link()->failed()) lane->interrupt();
-    Result<bool> worked = lane->work();
-    if (!worked.ok()) {
-      failure_ = worked.status();
-      failed_.store(true, std::memory_order_release);
-      notify();
-      return DriverThread::kUntilWoken;
-    }
-    busy = busy || worked.value();
+    if (abort) lane->abort();
+    Result<bool> worked = failed() ? Result<bool>(lane->work_off()) : lane->work();
+    if (!worked.ok()) lose(worked.status());
+    busy = busy || !worked.ok() || worked.value();
   }
   return busy ? std::chrono::nanoseconds(kLookAgain) : DriverThread::kUntilWoken;
+}
+
+void CudaDevice::heed(const Status& of_queue) {
+  if (of_queue.code() == StatusCode::kSystem) lose(of_queue);
+}
+
+void CudaDevice::lose(const Status& why) {
+  if (failed()) return;
+  failure_ = why;
+  failed_.store(true, std::memory_order_release);
+  notify();
+}
+
+// Nothing is let go in order any more, but a stream that waits holds up whoever waits for the whole
+// device. So everything goes, once all operations have failed and the peers were told: to them it
+// looks like their messages. In a round before this one each was looked at after the failure.
+void CudaDevice::count_round_since_failure() {
+  constexpr int kAllHaveFailed = 3;
+  if (++rounds_since_failure_ != kAllHaveFailed) return;
+  may_abort_.store(true, std::memory_order_release);
+  thread_->wake();
 }
 
 }  // namespace freescale::cuda

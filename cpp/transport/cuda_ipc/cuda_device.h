@@ -64,14 +64,18 @@ class CudaDevice {
   }
   // The way to a peer, made on first use; to the device itself for null.
   Result<DeviceLane*> lane(const std::shared_ptr<Link>& link);
-  void submit(DeviceLane& lane, int level, std::shared_ptr<Submission> submission);
+  void submit(DeviceLane& lane, int level, Way way, std::shared_ptr<Submission> submission);
+  void close(DeviceLane& lane, std::shared_ptr<Submission> submission);
   // As DeviceCall::pace().
   void pace(Nanoseconds now);
   // A transfer has changed.
   void notify() const {
     if (options_.notify) options_.notify();
   }
-  // Not ok once the device is lost: a copy failed, and with it the context.
+  // What a queue of copies said. After a refusal of the driver the device is lost: what its streams
+  // do is not known any more. On the driver's thread.
+  void heed(const Status& of_queue);
+  // Not ok once the device is lost: a copy was refused, or failed, and with it the context.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   const Status& failure() const { return failure_; }
 
@@ -80,6 +84,8 @@ class CudaDevice {
              FlagSegment& flags, const Uuid& uuid, bool submits_ahead);
   Result<std::unique_ptr<CopyQueue>> make_queue(int level);
   std::chrono::nanoseconds work();
+  void lose(const Status& why);
+  void count_round_since_failure();
   std::vector<DeviceLane*> all_lanes();
   void tell_gone();
   bool settle();
@@ -92,10 +98,12 @@ class CudaDevice {
   const bool submits_ahead_;
   std::unique_ptr<ExportedMemory> exported_;
   CopyPacer pacer_;
-  Nanoseconds paced_ = 0;  // at; the engine's
+  Nanoseconds paced_ = 0;         // at; the engine's
+  int rounds_since_failure_ = 0;  // the engine's
 
   std::atomic<bool> failed_{false};
   Status failure_;  // written before failed_
+  std::atomic<bool> may_abort_{false};
 
   std::mutex mutex_;  // guards the two below
   std::map<const Link*, std::unique_ptr<DeviceLane>> lanes_;

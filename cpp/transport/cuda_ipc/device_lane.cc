@@ -198,6 +198,9 @@ Result<DeviceLane::Staging> DeviceLane::staging_out(int level) {
 }
 
 Status DeviceLane::tell_ring(int level, const Ring& ring) {
+  const std::lock_guard lock(tell_mutex_);
+  // With the words in which it counts; who only sends has not said it before.
+  if (Status status = say_hello(); !status.ok()) return status;
   AsideRing message;
   message.level = static_cast<uint32_t>(level);
   message.filled = {ring.filled.index(), ring.filled.value() - 1};
@@ -208,6 +211,19 @@ Status DeviceLane::tell_ring(int level, const Ring& ring) {
 uint32_t DeviceLane::take_chunks(int level, uint32_t chunks) {
   return std::exchange(rings_out_[static_cast<size_t>(level)].next_chunk,
                        rings_out_[static_cast<size_t>(level)].next_chunk + chunks);
+}
+
+bool DeviceLane::was_told_ring(int level) {
+  const std::lock_guard lock(mutex_);
+  return hello_.has_value() && rings_told_[static_cast<size_t>(level)].has_value();
+}
+
+bool DeviceLane::tells_next(int level, uint32_t first) const {
+  return rings_out_[static_cast<size_t>(level)].next_to_tell == first;
+}
+
+void DeviceLane::has_told(int level, uint32_t chunks) {
+  rings_out_[static_cast<size_t>(level)].next_to_tell += chunks;
 }
 
 Result<DeviceLane::Staging> DeviceLane::staging_in(int level, Deadline deadline) {
@@ -239,9 +255,15 @@ Result<DeviceLane::Staging> DeviceLane::staging_in(int level, Deadline deadline)
 
 // ---- Copies -------------------------------------------------------------------------------------
 
-void DeviceLane::submit(int level, std::shared_ptr<Submission> submission) {
+void DeviceLane::submit(int level, Way way, std::shared_ptr<Submission> submission) {
   const std::lock_guard lock(mutex_);
-  submitted_[static_cast<size_t>(level)].push_back(std::move(submission));
+  auto& turns = way == Way::kOut ? fresh_turns_.out : fresh_turns_.in;
+  turns[static_cast<size_t>(level)].push_back(std::move(submission));
+}
+
+void DeviceLane::close(std::shared_ptr<Submission> submission) {
+  const std::lock_guard lock(mutex_);
+  fresh_turns_.closing.push_back(std::move(submission));
 }
 
 Result<CopyQueue*> DeviceLane::queue(int level) {
@@ -254,20 +276,38 @@ Result<CopyQueue*> DeviceLane::queue(int level) {
   return queue.get();
 }
 
-Result<bool> DeviceLane::work() {
+void DeviceLane::take_fresh_turns() {
+  Turns fresh;
   {
     const std::lock_guard lock(mutex_);
-    for (size_t level = 0; level < submitted_.size(); ++level) {
-      for (auto& submission : std::exchange(submitted_[level], {})) {
-        backlog_[level].push_back(std::move(submission));
-      }
+    std::swap(fresh, fresh_turns_);
+  }
+  const auto append = [](auto& from, auto& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  for (size_t level = 0; level < kPriorityLevels; ++level) {
+    append(fresh.out[level], turns_.out[level]);
+    append(fresh.in[level], turns_.in[level]);
+  }
+  append(fresh.closing, turns_.closing);
+}
+
+bool DeviceLane::work_off() {
+  take_fresh_turns();
+  bool busy = false;
+  // First, as others may wait for their room.
+  std::erase_if(turns_.closing, [](const auto& submission) { return submission->try_close(); });
+  for (auto* backlogs : {&turns_.out, &turns_.in}) {
+    for (auto& backlog : *backlogs) {
+      while (!backlog.empty() && backlog.front()->try_submit()) backlog.pop_front();
+      busy = busy || !backlog.empty();
     }
   }
-  bool busy = false;
-  for (auto& backlog : backlog_) {
-    while (!backlog.empty() && backlog.front()->try_submit()) backlog.pop_front();
-    busy = busy || !backlog.empty();
-  }
+  return busy || !turns_.closing.empty();
+}
+
+Result<bool> DeviceLane::work() {
+  bool busy = work_off();
   for (CopyQueue* queue : all_queues()) {
     Result<bool> driven = queue->drive();
     if (!driven.ok()) return driven.status();

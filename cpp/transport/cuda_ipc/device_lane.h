@@ -32,7 +32,14 @@ class Submission {
   virtual ~Submission() = default;
   // On the driver's thread, until it returns true: the copy is in its queue, or never will be.
   virtual bool try_submit() = 0;
+  // For one that was abandoned; on the driver's thread, until it returns true: what is in the queue
+  // waits for nothing any more.
+  virtual bool try_close() = 0;
 };
+
+// Whose turn it is among those that go the other way does not matter to a submission: each side
+// waits in its copies for the other's.
+enum class Way { kOut, kIn };
 
 // The way of a device's memory to the device of one peer process, or to itself: what each knows of
 // the other, and a queue of copies for each level of priority.
@@ -56,7 +63,9 @@ class DeviceLane {
   void tell_gone(std::span<const uint64_t> allocations);
 
   // Any thread.
-  void submit(int level, std::shared_ptr<Submission> submission);
+  void submit(int level, Way way, std::shared_ptr<Submission> submission);
+  // One that was submitted is abandoned.
+  void close(std::shared_ptr<Submission> submission);
   // The peer is lost: nothing waits for it any more.
   void interrupt();
 
@@ -78,11 +87,19 @@ class DeviceLane {
   };
   Result<Staging> staging_out(int level);
   uint32_t take_chunks(int level, uint32_t chunks);
+  // Whether the peer has told all that staging_in() waits for.
+  bool was_told_ring(int level);
+  // For the engine: whether it is the turn of the message from chunk `first` on to be told of. The
+  // peer takes messages out of the ring in the order in which it hears of them.
+  bool tells_next(int level, uint32_t first) const;
+  void has_told(int level, uint32_t chunks);
   // The end that this side empties; waits for the peer's ring.
   Result<Staging> staging_in(int level, Deadline deadline);
   // One round: what waits is submitted as far as there is room, what was let go is handed over.
   // Whether there is something to come back for soon.
   Result<bool> work();
+  // The same for a device that is lost: no copy is handed over.
+  bool work_off();
   // Ends all waiting of the queues' streams.
   void abort();
   bool drained() const;
@@ -94,11 +111,13 @@ class DeviceLane {
     std::unique_ptr<CopyQueue> queue;  // of the end that empties; the other has the level's
     FlagWord filled;
     uint32_t next_chunk = 0;
+    uint32_t next_to_tell = 0;  // the engine's
   };
   struct RingNotice {
     AsideRing message;
     UniqueFd fd;
   };
+  void take_fresh_turns();
   Status take_words();
   Status say_hello();
   Status tell_ring(int level, const Ring& ring);
@@ -125,12 +144,17 @@ class DeviceLane {
   std::array<Ring, kPriorityLevels> rings_out_;
   std::array<Ring, kPriorityLevels> rings_in_;
   std::array<std::unique_ptr<CopyQueue>, kPriorityLevels> queues_;
-  std::array<std::deque<std::shared_ptr<Submission>>, kPriorityLevels> backlog_;
+  struct Turns {
+    std::array<std::deque<std::shared_ptr<Submission>>, kPriorityLevels> out;
+    std::array<std::deque<std::shared_ptr<Submission>>, kPriorityLevels> in;
+    std::vector<std::shared_ptr<Submission>> closing;
+  };
+  Turns turns_;
   std::unique_ptr<PeerFlags> peer_flags_;
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::array<std::vector<std::shared_ptr<Submission>>, kPriorityLevels> submitted_;
+  Turns fresh_turns_;
   std::optional<AsideHello> hello_;
   UniqueFd hello_fd_;
   std::array<std::optional<RingNotice>, kPriorityLevels> rings_told_;

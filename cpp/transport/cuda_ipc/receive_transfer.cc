@@ -7,9 +7,9 @@
 namespace freescale {
 
 std::vector<std::byte> DeviceCall::nothing_comes() {
-  const cuda::NewsOfCopy news{cuda::News::kReleased};
-  const auto bytes = std::as_bytes(std::span(&news, 1));
-  return {bytes.begin(), bytes.end()};
+  std::vector<std::byte> bytes;
+  cuda::write_news({cuda::News::kReleased}, &bytes);
+  return bytes;
 }
 
 }  // namespace freescale
@@ -22,6 +22,18 @@ constexpr std::chrono::seconds kPatienceWithPeer{10};
 
 }  // namespace
 
+void write_news(const NewsOfCopy& news, std::vector<std::byte>* bytes) {
+  const auto all = std::as_bytes(std::span(&news, 1));
+  bytes->assign(all.begin(), all.end());
+}
+
+Result<NewsOfCopy> read_news(std::span<const std::byte> bytes) {
+  NewsOfCopy news;
+  if (bytes.size() != sizeof(news)) return Status::invalid_argument("sent broken news of a copy");
+  std::memcpy(&news, bytes.data(), sizeof(news));
+  return news;
+}
+
 // ---- The engine ---------------------------------------------------------------------------------
 
 DeviceTransfer::State ReceiveTransfer::state() {
@@ -31,7 +43,8 @@ DeviceTransfer::State ReceiveTransfer::state() {
     // The word says nothing any more: it was written here.
     const bool closed = phase == Phase::kClosed && queue_->is_over(message_->last());
     const bool never = phase == Phase::kFailed && queue_ == nullptr;
-    over_ = released_ && (!staged_ || closed || never);
+    // Of what comes through a ring, this rank's own copies alone touch its memory.
+    over_ = staged_ ? closed || never : released_;
     return over_ ? State::kOver : State::kWaiting;
   }
   over_ = arrived_.reached();
@@ -46,13 +59,23 @@ Status ReceiveTransfer::failure() const {
 
 bool ReceiveTransfer::needs_peer() {
   if (state() == State::kOver) return false;
-  return !staged_ || phase_.load() != Phase::kSubmitted || !message_->fed();
+  if (!staged_) return true;
+  // It may all be in the ring; that shows once the driver's thread has looked.
+  if (phase_.load() == Phase::kQueued) return !lane_.was_told_ring(static_cast<int>(level_));
+  return phase_.load() != Phase::kSubmitted || !message_->fed();
+}
+
+bool ReceiveTransfer::take_news(std::vector<std::byte>* news) {
+  const bool submitted = staged_ && !abandoned_.load() && phase_.load() == Phase::kSubmitted;
+  if (!submitted || std::exchange(told_submitted_, true)) return false;
+  write_news({News::kSubmitted}, news);
+  return true;
 }
 
 Status ReceiveTransfer::on_news(std::span<const std::byte> bytes) {
-  NewsOfCopy news;
-  if (bytes.size() != sizeof(news)) return Status::invalid_argument("sent broken news of a copy");
-  std::memcpy(&news, bytes.data(), sizeof(news));
+  const Result<NewsOfCopy> parsed = read_news(bytes);
+  if (!parsed.ok()) return parsed.status();
+  const NewsOfCopy& news = parsed.value();
   if (news.what == News::kSubmitted) {
     submitted_ = true;
   } else if (news.what == News::kReleased) {
@@ -61,7 +84,7 @@ Status ReceiveTransfer::on_news(std::span<const std::byte> bytes) {
     staged_ = true;
     level_ = news.level;
     first_ = news.first;
-    device_.submit(lane_, static_cast<int>(level_), shared_from_this());
+    device_.submit(lane_, static_cast<int>(level_), Way::kIn, shared_from_this());
   } else {
     return Status::invalid_argument("sent unknown news of a copy");
   }
@@ -71,7 +94,7 @@ Status ReceiveTransfer::on_news(std::span<const std::byte> bytes) {
 void ReceiveTransfer::abandon() {
   if (arrived_.reached()) over_ = true;
   abandoned_.store(true);
-  if (staged_) device_.submit(lane_, static_cast<int>(level_), shared_from_this());
+  if (staged_ && !over_) device_.close(lane_, shared_from_this());
 }
 
 void ReceiveTransfer::lose_peer() {
@@ -81,8 +104,15 @@ void ReceiveTransfer::lose_peer() {
 
 // ---- The driver's thread ------------------------------------------------------------------------
 
-bool ReceiveTransfer::try_submit() {
-  Result<bool> done = take_turn();
+bool ReceiveTransfer::try_submit() { return settle(take_turn()); }
+
+bool ReceiveTransfer::try_close() {
+  // Before that it closes when its turn comes: chunks of the ring have an order.
+  if (phase_.load() != Phase::kSubmitted) return true;
+  return settle(close());
+}
+
+bool ReceiveTransfer::settle(const Result<bool>& done) {
   if (done.ok()) return done.value();
   failure_ = done.status();
   enter(Phase::kFailed);
@@ -96,14 +126,13 @@ void ReceiveTransfer::enter(Phase phase) {
 
 // False if it needs another turn.
 Result<bool> ReceiveTransfer::take_turn() {
-  const Phase phase = phase_.load();
-  if (phase == Phase::kClosed || phase == Phase::kFailed) return true;
+  if (device_.failed()) return device_.failure();
   if (message_ == nullptr) {
     if (Result<bool> prepared = prepare(); !prepared.ok()) return prepared;
   }
   if (abandoned_.load()) return close();
-  if (phase == Phase::kSubmitted) return true;
   Result<bool> all = message_->submit();
+  if (!all.ok()) device_.heed(all.status());
   if (!all.ok() || !all.value()) return all;
   enter(Phase::kSubmitted);
   return true;
@@ -120,7 +149,7 @@ Result<bool> ReceiveTransfer::prepare() {
 }
 
 Result<bool> ReceiveTransfer::close() {
-  Result<bool> closed = message_->close();
+  Result<bool> closed = message_->close(lane_.link()->failed());
   if (!closed.ok() || !closed.value()) return closed;
   enter(Phase::kClosed);
   return true;

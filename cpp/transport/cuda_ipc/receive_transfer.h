@@ -17,7 +17,8 @@ namespace freescale::cuda {
 
 class CudaDevice;
 
-// What the sender of a message tells its receiver.
+// What the sender of a message tells its receiver; of one that comes through a ring the receiver
+// tells kSubmitted as well.
 enum class News : uint32_t {
   kSubmitted = 1,  // all its copies are with the driver
   kReleased,       // nothing more will be written
@@ -29,6 +30,8 @@ struct NewsOfCopy {
   uint32_t first = 0;
 };
 static_assert(std::is_trivially_copyable_v<NewsOfCopy>);
+void write_news(const NewsOfCopy& news, std::vector<std::byte>* bytes);
+Result<NewsOfCopy> read_news(std::span<const std::byte> bytes);
 
 // The receiving end of a message: the sender writes it, and then the word. Or, where its device
 // cannot, this rank takes it out of a ring.
@@ -49,7 +52,7 @@ class ReceiveTransfer final : public DeviceTransfer,
   State state() override;
   Status failure() const override;
   bool needs_peer() override;
-  bool take_news(std::vector<std::byte>*) override { return false; }
+  bool take_news(std::vector<std::byte>* news) override;
   Status on_news(std::span<const std::byte> news) override;
   void abandon() override;
   void lose_peer() override;
@@ -57,11 +60,13 @@ class ReceiveTransfer final : public DeviceTransfer,
 
   // Submission, of a message that comes through a ring.
   bool try_submit() override;
+  bool try_close() override;
 
  private:
   enum class Phase { kQueued, kSubmitted, kClosed, kFailed };
   Result<bool> take_turn();
   Result<bool> prepare();
+  bool settle(const Result<bool>& done);
   Result<bool> close();
   void enter(Phase phase);
 
@@ -73,6 +78,7 @@ class ReceiveTransfer final : public DeviceTransfer,
 
   // The engine's.
   bool submitted_ = false;
+  bool told_submitted_ = false;
   bool released_ = false;
   bool staged_ = false;
   bool over_ = false;

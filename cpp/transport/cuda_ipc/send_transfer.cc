@@ -1,5 +1,6 @@
 #include "cpp/transport/cuda_ipc/send_transfer.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -25,29 +26,31 @@ SendTransfer::SendTransfer(CudaDevice& device, DeviceLane& lane, int level,
 
 // ---- The driver's thread ------------------------------------------------------------------------
 
-bool SendTransfer::try_submit() {
-  Result<bool> done = take_turn();
-  if (!done.ok()) fail(done.status());
-  return !done.ok() || done.value();
+bool SendTransfer::try_submit() { return settle(take_turn()); }
+
+bool SendTransfer::try_close() {
+  // Before that it closes when its turn comes: chunks of a ring have an order.
+  if (phase_.load() != Phase::kSubmitted) return true;
+  return settle(close());
+}
+
+bool SendTransfer::settle(const Result<bool>& done) {
+  if (done.ok()) return done.value();
+  failure_ = done.status();
+  enter(Phase::kFailed);
+  return true;
 }
 
 // False if it needs another turn.
 Result<bool> SendTransfer::take_turn() {
-  switch (phase_.load()) {
-    case Phase::kQueued:
-      if (!abandoned_.load()) return submit_direct();
-      enter(Phase::kDropped);
-      return true;
-    case Phase::kStaged:
-      return abandoned_.load() ? close() : submit_staged();
-    case Phase::kSubmitted:  // again, since it was abandoned
-      return close();
-    case Phase::kClosed:
-    case Phase::kFailed:
-    case Phase::kDropped:
-      return true;
+  const bool staged = phase_.load() == Phase::kStaged;
+  if (abandoned_.load()) {
+    if (staged || !requests_.empty()) return close();
+    enter(Phase::kDropped);
+    return true;
   }
-  return true;
+  if (device_.failed()) return device_.failure();
+  return staged ? submit_staged() : submit_direct();
 }
 
 void SendTransfer::enter(Phase phase) {
@@ -55,25 +58,43 @@ void SendTransfer::enter(Phase phase) {
   device_.notify();
 }
 
-void SendTransfer::fail(Status why) {
-  failure_ = std::move(why);
-  enter(Phase::kFailed);
-}
-
 Result<bool> SendTransfer::submit_direct() {
   Result<CopyQueue*> queue = lane_.queue(level_);
   if (!queue.ok()) return queue.status();
   if (!queue.value()->has_room()) return false;
-  Result<std::optional<CopyRequest>> request = make_request();
-  if (!request.ok() || !request.value().has_value()) release_parts();
-  if (!request.ok()) return request.status();
-  if (!request.value().has_value()) return begin_staging();
-  queue_ = queue.value();
-  Result<uint32_t> last = queue_->submit(std::move(*request.value()));
-  if (!last.ok()) return last.status();
-  last_ = last.value();
+  if (queue_ == nullptr) {
+    Result<bool> prepared = prepare();
+    if (!prepared.ok() || !prepared.value()) release_parts();
+    if (!prepared.ok()) return prepared;
+    if (!prepared.value()) return begin_staging();
+    queue_ = queue.value();
+  }
+  while (submitted_pieces_ < whole_.pieces.size()) {
+    if (!queue_->has_room()) return false;
+    CopyRequest request = next_request();
+    submitted_pieces_ += request.pieces.size();
+    Result<uint32_t> last = queue_->submit(std::move(request));
+    if (!last.ok()) {
+      device_.heed(last.status());
+      return last.status();
+    }
+    last_ = last.value();
+    requests_.push_back(last_);
+  }
   enter(Phase::kSubmitted);
   return true;
+}
+
+CopyRequest SendTransfer::next_request() const {
+  CopyRequest request;
+  const auto begin = whole_.pieces.begin() + static_cast<ptrdiff_t>(submitted_pieces_);
+  const size_t left = whole_.pieces.size() - submitted_pieces_;
+  const size_t count = std::min(left, CopyRequest::kPieces);
+  request.pieces.assign(begin, begin + static_cast<ptrdiff_t>(count));
+  request.within_device = whole_.within_device;
+  request.ready = whole_.ready;
+  if (count == left) request.done = whole_.done;
+  return request;
 }
 
 Result<bool> SendTransfer::begin_staging() {
@@ -95,6 +116,7 @@ Result<bool> SendTransfer::begin_staging() {
 
 Result<bool> SendTransfer::submit_staged() {
   Result<bool> all = staged_->submit();
+  if (!all.ok()) device_.heed(all.status());
   if (!all.ok() || !all.value()) return all;
   enter(Phase::kSubmitted);
   return true;
@@ -103,9 +125,9 @@ Result<bool> SendTransfer::submit_staged() {
 // Nobody is interested any more in what was submitted.
 Result<bool> SendTransfer::close() {
   if (staged_ == nullptr) {
-    queue_->abandon(last_);
+    for (uint32_t last : requests_) queue_->abandon(last);
   } else {
-    Result<bool> closed = staged_->close();
+    Result<bool> closed = staged_->close(lane_.link()->failed());
     if (!closed.ok() || !closed.value()) return closed;
     last_ = staged_->last();
   }
@@ -113,32 +135,29 @@ Result<bool> SendTransfer::close() {
   return true;
 }
 
-Result<std::optional<CopyRequest>> SendTransfer::make_request() {
-  CopyRequest request;
-  request.ready.push_back(ready_);
-  request.within_device = !grant_.has_value();
+Result<bool> SendTransfer::prepare() {
+  whole_.ready.push_back(ready_);
+  whole_.within_device = !grant_.has_value();
   if (grant_.has_value()) {
-    if (Status status = add_peer_words(request); !status.ok()) return status;
+    if (Status status = add_peer_words(); !status.ok()) return status;
   }
-  Result<bool> opened = open_parts(request);
-  if (!opened.ok()) return opened.status();
-  if (!opened.value()) return std::optional<CopyRequest>();
   // Last, so that nothing of this rank's is in use any more once it is written.
-  request.done.push_back(sent_);
-  return std::optional<CopyRequest>(std::move(request));
+  whole_.done.push_back(sent_);
+  return open_parts();
 }
 
-Status SendTransfer::add_peer_words(CopyRequest& request) {
+Status SendTransfer::add_peer_words() {
   Result<DeviceLane::PeerSide> peer = lane_.peer(Deadline::after(kPatienceWithPeer));
   if (!peer.ok()) return peer.status();
   const PeerFlags& flags = *peer.value().flags;
-  request.within_device = peer.value().same_device;
-  request.ready.push_back({flags[grant_->ready_index], grant_->ready_value});
-  request.done.push_back({flags[grant_->arrived_index], grant_->arrived_value});
+  whole_.within_device = peer.value().same_device;
+  peer_ready_ = WordValue{flags[grant_->ready_index], grant_->ready_value};
+  whole_.ready.push_back(*peer_ready_);
+  whole_.done.push_back({flags[grant_->arrived_index], grant_->arrived_value});
   return {};
 }
 
-Result<bool> SendTransfer::open_parts(CopyRequest& request) {
+Result<bool> SendTransfer::open_parts() {
   for (const SendPart& part : parts_) {
     CopyPiece piece{part.to, part.from, part.piece.bytes};
     if (part.to == 0) {
@@ -149,7 +168,7 @@ Result<bool> SendTransfer::open_parts(CopyRequest& request) {
       opened_.push_back(part.piece.allocation);
       piece.to = *opened.value();
     }
-    request.pieces.push_back(piece);
+    whole_.pieces.push_back(piece);
   }
   return true;
 }
@@ -170,7 +189,7 @@ DeviceTransfer::State SendTransfer::state() {
       over_ = true;
       break;
     case Phase::kClosed:
-      over_ = queue_->is_over(last_);
+      over_ = queue_->is_over(last_) && !has_to_tell_staged();
       break;
     case Phase::kFailed:
       // What a failed submission has left in the stream is not known: its memory is kept.
@@ -179,15 +198,20 @@ DeviceTransfer::State SendTransfer::state() {
       break;
     case Phase::kSubmitted:
       // Once abandoned the word says nothing: it was written here.
-      over_ = !abandoned_.load() && sent_.reached();
+      over_ = !abandoned_.load() && sent_.reached() && !has_to_tell_staged();
       break;
   }
   if (over_) {
     release_parts();
     return State::kOver;
   }
-  return device_.failed() ? State::kFailed : State::kSubmitted;
+  if (device_.failed()) return State::kFailed;
+  const bool other_submitted = staged_ == nullptr || peer_submitted_ || staged_->fed();
+  return other_submitted ? State::kSubmitted : State::kWaiting;
 }
+
+// Otherwise nobody would take its chunks out of the ring.
+bool SendTransfer::has_to_tell_staged() const { return staged_ != nullptr && !told_staged_; }
 
 Status SendTransfer::failure() const {
   return phase_.load() == Phase::kFailed ? failure_ : device_.failure();
@@ -195,35 +219,44 @@ Status SendTransfer::failure() const {
 
 bool SendTransfer::needs_peer() {
   if (over_) return false;
-  return phase_.load() != Phase::kSubmitted || (staged_ != nullptr && !staged_->fed());
+  if (phase_.load() != Phase::kSubmitted) return true;
+  if (staged_ != nullptr) return !staged_->fed();
+  return peer_ready_.has_value() && !peer_ready_->reached();
 }
 
 bool SendTransfer::take_news(std::vector<std::byte>* news) {
   const auto tell = [news](bool& told, const NewsOfCopy& what) {
     if (std::exchange(told, true)) return false;
-    const auto bytes = std::as_bytes(std::span(&what, 1));
-    news->assign(bytes.begin(), bytes.end());
+    write_news(what, news);
     return true;
   };
   const Phase phase = phase_.load();
   const bool chunks_known =
       phase == Phase::kStaged || phase == Phase::kSubmitted || phase == Phase::kClosed;
-  if (chunks_known && staged_ != nullptr && !told_staged_) {
+  if (chunks_known && has_to_tell_staged()) {
+    if (!lane_.tells_next(level_, staged_->first())) return false;
+    lane_.has_told(level_, staged_->chunks());
     return tell(told_staged_, {News::kStaged, static_cast<uint32_t>(level_), staged_->first()});
   }
   if (abandoned_.load()) return over_ && tell(told_released_, {News::kReleased});
   return phase == Phase::kSubmitted && tell(told_submitted_, {News::kSubmitted});
 }
 
-Status SendTransfer::on_news(std::span<const std::byte>) {
-  return Status::invalid_argument("sent news of a copy that is not its own");
+Status SendTransfer::on_news(std::span<const std::byte> bytes) {
+  const Result<NewsOfCopy> news = read_news(bytes);
+  if (!news.ok()) return news.status();
+  if (news.value().what != News::kSubmitted || !told_staged_) {
+    return Status::invalid_argument("sent news of a copy that is not its own");
+  }
+  peer_submitted_ = true;
+  return {};
 }
 
 void SendTransfer::abandon() {
   abandoned_.store(true);
   if (lane_.link() != nullptr && lane_.link()->failed()) lane_.interrupt();
   // Closed by the driver's thread: it may be in the middle of submitting.
-  device_.submit(lane_, level_, shared_from_this());
+  device_.close(lane_, shared_from_this());
 }
 
 }  // namespace freescale::cuda

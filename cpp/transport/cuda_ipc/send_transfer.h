@@ -48,10 +48,11 @@ class SendTransfer final : public DeviceTransfer,
 
   // Submission
   bool try_submit() override;
+  bool try_close() override;
 
  private:
   enum class Phase {
-    kQueued,
+    kQueued,  // not all of it submitted
     kStaged,  // its chunks in the ring are known, but not all of them submitted
     kSubmitted,
     kClosed,  // abandoned, and everything the driver has of it is before chunk last_
@@ -59,18 +60,20 @@ class SendTransfer final : public DeviceTransfer,
     kDropped,  // abandoned before anything was submitted
   };
   void enter(Phase phase);
-  void fail(Status why);
+  bool has_to_tell_staged() const;
+  bool settle(const Result<bool>& done);
   Result<bool> take_turn();
   Result<bool> submit_direct();
   Result<bool> begin_staging();
   Result<bool> submit_staged();
   Result<bool> close();
-  // Nothing if this device has no access to the peer's.
-  Result<std::optional<CopyRequest>> make_request();
-  Status add_peer_words(CopyRequest& request);
-  // False if this device has no access to the peer's.
-  Result<bool> open_parts(CopyRequest& request);
+  // Fills in what all requests have in common. False if this device has no access to the peer's.
+  Result<bool> prepare();
+  Status add_peer_words();
+  Result<bool> open_parts();
   void release_parts();
+  // What is next of the message, as far as one request holds it.
+  CopyRequest next_request() const;
 
   CudaDevice& device_;
   DeviceLane& lane_;
@@ -82,14 +85,19 @@ class SendTransfer final : public DeviceTransfer,
 
   // The driver's thread's, until the phase says that they are set.
   std::vector<uint64_t> opened_;  // allocations of the peer that are in use
+  CopyRequest whole_;             // of as many pieces as there are
+  size_t submitted_pieces_ = 0;
+  std::optional<WordValue> peer_ready_;
   CopyQueue* queue_ = nullptr;
-  uint32_t last_ = 0;  // chunk
+  std::vector<uint32_t> requests_;  // the last chunk of each
+  uint32_t last_ = 0;               // chunk
   std::unique_ptr<StagedMessage> staged_;
   Status failure_;
   std::atomic<Phase> phase_{Phase::kQueued};
 
   std::atomic<bool> abandoned_{false};
   // The engine's.
+  bool peer_submitted_ = false;
   bool told_staged_ = false;
   bool told_submitted_ = false;
   bool told_released_ = false;

@@ -47,13 +47,16 @@ class StagedMessage {
   Result<bool> submit();
   // The message is given up: its memory is no longer touched once the queue has passed last(), and
   // the other end is signalled as if all chunks had been moved, so that the ring goes on. False if
-  // there is no room yet.
-  Result<bool> close();
+  // that cannot be done yet: call it again.
+  Result<bool> close(bool peer_lost);
   // The last chunk of the queue that touches this rank's memory.
   uint32_t last() const { return last_; }
 
  private:
-  CopyRequest request_for(uint32_t chunk) const;
+  // In the order of submission.
+  std::vector<CopyRequest> requests_for(uint32_t chunk) const;
+  Result<bool> signal_rest();
+  bool signal_all();
 
   CopyQueue& queue_;
   const StageEnd end_;
@@ -63,7 +66,16 @@ class StagedMessage {
   const uint32_t chunks_;
   const WordValue ready_;
   const WordValue over_;
-  std::vector<uint32_t> submitted_;  // the last chunk of each request, by the queue's count
+  // What is in the queue, in order: chunks of the message, and the queue's last one for each. Where
+  // a chunk has too many pieces for one request, it has several.
+  struct Submitted {
+    uint32_t chunk;
+    uint32_t last;
+  };
+  std::vector<Submitted> submitted_;
+  size_t abandoned_ = 0;                 // of them
+  uint32_t next_chunk_ = 0;              // to be submitted
+  std::vector<CopyRequest> next_parts_;  // of that chunk, what is left of them in reverse
   uint32_t last_ = 0;
 };
 

@@ -21,10 +21,18 @@ using testing::on_stand_in;
 using testing::StandIn;
 using namespace std::chrono_literals;
 
+// A stream of the stand-in has a thread from its first work on.
+Stream stream_with_thread(const StandIn& stand_in) {
+  const Stream stream = stand_in.stream();
+  stand_in.signal(stream, stand_in.word(), 1);
+  CHECK_OK(stand_in.driver().stream_synchronize(stream));
+  return stream;
+}
+
 // Descriptors are device memory here, and threads are streams. One stream there is in any case, as
 // a sanitizer gets a thread of its own with the first.
 Footprint footprint(const StandIn& stand_in) {
-  stand_in.stream();
+  stream_with_thread(stand_in);
   return Footprint::now();
 }
 
@@ -92,7 +100,7 @@ TEST(a_device_that_is_too_busy_says_nothing_about_its_engines) {
 // included, whose own thread then cannot let it go.
 TEST(the_probe_ends_although_a_launch_holds_the_lock) {
   on_stand_in({{"FAKE_CUDA_ENGINE_ORDER", "head_of_line"}}, [](StandIn& stand_in) {
-    const Stream kernels = stand_in.stream();
+    const Stream kernels = stream_with_thread(stand_in);
     const Footprint before = footprint(stand_in);
     std::atomic<bool> launched = false;
     std::thread launching([&] {

@@ -69,6 +69,10 @@ class Backend(torch._C._distributed_c10d.Backend):
         """
         Sets the timeout of later operations.
         """
+    def _set_device_reducer(self, reducer: torch._C._distributed_c10d.Backend) -> None:
+        """
+        Gives the group the backend that combines CUDA tensors, before the group is used.
+        """
     def comm_split_count(self) -> int:
         """
         How many groups were split off this one.

@@ -43,7 +43,7 @@ def create_backend(request: "_DistributedBackendOptions", options: object) -> _C
 
 
 def _nccl_backend(request: "_DistributedBackendOptions") -> "Backend | None":
-    """Makes the NCCL backend that combines CUDA tensors, or None where torch or the machine has none.
+    """Makes the NCCL backend that combines CUDA tensors; None where torch or the machine has none.
 
     It connects to nobody before it is first used.
     """

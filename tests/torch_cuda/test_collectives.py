@@ -251,12 +251,12 @@ def call_wrongly(rank: int, world_size: int) -> None:
     on_host, on_device = torch.ones(10), torch.ones(10).cuda()
     with pytest.raises(ValueError, match="one tensor is on device cpu and another one on cuda:"):
         dist.all_gather_into_tensor(torch.ones(20).cuda(), on_host)
-    with pytest.raises(dist.DistBackendError, match="CUDA memory.*memory of the host|host.*CUDA"):
+    with pytest.raises(dist.DistBackendError, match=r"CUDA memory.*memory of the host|host.*CUDA"):
         if rank == 0:
             finish(dist.all_to_all_single(torch.ones(10).cuda(), on_device, async_op=True))
         else:
             finish(dist.all_to_all_single(torch.ones(10), on_host, async_op=True))
-    with pytest.raises(dist.DistBackendError, match="20 bytes.*24 bytes|24 bytes.*20 bytes"):
+    with pytest.raises(dist.DistBackendError, match=r"20 bytes.*24 bytes|24 bytes.*20 bytes"):
         tensor = torch.ones(10 if rank == 0 else 12).cuda()
         finish(dist.all_to_all_single(tensor.clone(), tensor, async_op=True))
     # The group goes on.
@@ -303,7 +303,7 @@ def run_into_timeout(rank: int, world_size: int) -> None:
         return
     target = poisoned(20).cuda()
     work = dist.all_gather_into_tensor(target, torch.ones(10).cuda(), async_op=True)
-    with pytest.raises(dist.DistBackendError, match="Timed out.*rank 1"):
+    with pytest.raises(dist.DistBackendError, match=r"Timed out.*rank 1"):
         finish(work)
     torch.cuda.synchronize()
     store.set("over", "")

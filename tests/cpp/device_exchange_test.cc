@@ -168,6 +168,28 @@ TEST_WITHIN(devices_without_access_go_through_the_host, 100) {
   }
 }
 
+// Copies between devices that say they reach each other, and garble what they move: found out with
+// the first message, by the first or a later one of the copies that try.
+TEST_WITHIN(devices_that_garble_bytes_go_through_the_host, 60) {
+  for (int garbled : {1, 2, 3}) {
+    run_device_ranks(setup_for(2, variants()[0], 2), [garbled](DeviceRank& self) {
+      // Nothing stays on its rank: no other copy comes before those that try.
+      DeviceExchange exchange(self, [](int from, int to) { return from == to ? 0 : 100'000; });
+      exchange.fill(0, self.stream);
+      synchronize(self, self.stream);
+      CHECK_OK(self.rank.barrier());
+      if (self.rank.rank() == 0) self.stand_in.inject("copy_garbled", garbled);
+      const auto handle = self.start(exchange.plan(), self.stream);
+      CHECK_OK(self.order(*handle, self.stream));
+      exchange.fetch(self.stream);
+      synchronize(self, self.stream);
+      exchange.check(0);
+      CHECK_OK(self.finish(*handle));
+      CHECK(handle->result.paths.has(Path::kStaged));
+    });
+  }
+}
+
 // A rank whose stream is behind: the host of no rank waits for it, and nothing moves before.
 TEST_WITHIN(an_exchange_waits_for_the_streams_of_both_ranks, 60) {
   for (const Variant& variant : variants()) {

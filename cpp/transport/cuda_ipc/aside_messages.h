@@ -25,6 +25,9 @@ struct AsideWord {
 struct AsideHello {
   AsideKind kind = AsideKind::kHello;
   Uuid device = {};
+  // Where the receiver finds out whether its device reaches the sender's, and what it reads there.
+  ExportedPiece access_target;
+  uint64_t access_contents = 0;
   // By level: counts the chunks that the sender has taken out of the receiver's rings.
   std::array<AsideWord, kPriorityLevels> emptied = {};
 };

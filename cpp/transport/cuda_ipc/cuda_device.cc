@@ -42,19 +42,23 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int ordinal, CudaDeviceOpti
   }
   Result<FlagSegment*> flags = FlagSegment::of_process(*context);
   if (!flags.ok()) return flags.status();
+  Result<const AccessTarget*> target = AccessTarget::of_device(*context);
+  if (!target.ok()) return target.status();
   Result<bool> ahead = choose_ahead(options.submission, *context);
   if (!ahead.ok()) return ahead.status();
   return std::unique_ptr<CudaDevice>(new CudaDevice(ordinal, std::move(options), std::move(context),
-                                                    *flags.value(), uuid, ahead.value()));
+                                                    *flags.value(), *target.value(), uuid,
+                                                    ahead.value()));
 }
 
 CudaDevice::CudaDevice(int ordinal, CudaDeviceOptions options,
                        std::shared_ptr<const PrimaryContext> context, FlagSegment& flags,
-                       const Uuid& uuid, bool submits_ahead)
+                       const AccessTarget& target, const Uuid& uuid, bool submits_ahead)
     : ordinal_(ordinal),
       options_(std::move(options)),
       context_(std::move(context)),
       flags_(flags),
+      access_target_(target),
       uuid_(uuid),
       submits_ahead_(submits_ahead),
       exported_(std::make_unique<ExportedMemory>(*context_)),
@@ -99,7 +103,7 @@ Result<DeviceLane*> CudaDevice::lane(const std::shared_ptr<Link>& link) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<DeviceLane>& lane = lanes_[link.get()];
   if (lane == nullptr) {
-    lane = std::make_unique<DeviceLane>(*context_, uuid_, *exported_, flags_, link,
+    lane = std::make_unique<DeviceLane>(*context_, uuid_, access_target_, *exported_, flags_, link,
                                         [this](int level) { return make_queue(level); });
   }
   return lane.get();

@@ -81,7 +81,7 @@ class CudaDevice {
 
  private:
   CudaDevice(int ordinal, CudaDeviceOptions options, std::shared_ptr<const PrimaryContext> context,
-             FlagSegment& flags, const Uuid& uuid, bool submits_ahead);
+             FlagSegment& flags, const AccessTarget& target, const Uuid& uuid, bool submits_ahead);
   Result<std::unique_ptr<CopyQueue>> make_queue(int level);
   std::chrono::nanoseconds work();
   void lose(const Status& why);
@@ -94,6 +94,7 @@ class CudaDevice {
   const CudaDeviceOptions options_;
   std::shared_ptr<const PrimaryContext> context_;  // calls keep it too
   FlagSegment& flags_;
+  const AccessTarget& access_target_;
   const Uuid uuid_;
   const bool submits_ahead_;
   std::unique_ptr<ExportedMemory> exported_;

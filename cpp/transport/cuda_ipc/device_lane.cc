@@ -21,10 +21,12 @@ bool parse(const AsideMessage& message, T* parsed) {
 
 }  // namespace
 
-DeviceLane::DeviceLane(const PrimaryContext& context, const Uuid& device, ExportedMemory& exported,
-                       FlagSegment& flags, std::shared_ptr<Link> link, QueueMaker make_queue)
+DeviceLane::DeviceLane(const PrimaryContext& context, const Uuid& device,
+                       const AccessTarget& target, ExportedMemory& exported, FlagSegment& flags,
+                       std::shared_ptr<Link> link, QueueMaker make_queue)
     : context_(context),
       device_(device),
+      target_(target),
       exported_(exported),
       flags_(flags),
       link_(std::move(link)),
@@ -55,6 +57,11 @@ Status DeviceLane::say_hello() {
   if (Status status = take_words(); !status.ok()) return status;
   AsideHello hello;
   hello.device = device_;
+  Result<std::vector<ExportedPiece>> target =
+      exported_.export_range(target_.address(), AccessTarget::kBytes);
+  if (!target.ok()) return target.status();
+  hello.access_target = target.value()[0];
+  hello.access_contents = target_.contents();
   for (size_t level = 0; level < emptied_.size(); ++level) {
     hello.emptied[level] = {emptied_[level].index(), emptied_[level].value() - 1};
   }
@@ -63,24 +70,29 @@ Status DeviceLane::say_hello() {
     return status;
   }
   said_hello_ = true;
-  return {};
+  return tell_piece(hello.access_target);
 }
 
 Status DeviceLane::tell(const std::vector<ExportedPiece>& pieces) {
   const std::lock_guard lock(tell_mutex_);
   if (Status status = say_hello(); !status.ok()) return status;
   for (const ExportedPiece& piece : pieces) {
-    if (told_.count(piece.allocation) != 0) continue;
-    UniqueFd descriptor;
-    Result<AllocationNotice> notice = exported_.notice(piece.allocation, &descriptor);
-    if (!notice.ok()) return notice.status();
-    AsideNotice message;
-    message.notice = notice.value();
-    const int fd = descriptor.get();
-    const std::span<const int> fds(&fd, descriptor.valid() ? 1 : 0);
-    if (Status status = link_->send_aside(bytes_of(message), fds); !status.ok()) return status;
-    told_.insert(piece.allocation);
+    if (Status status = tell_piece(piece); !status.ok()) return status;
   }
+  return {};
+}
+
+Status DeviceLane::tell_piece(const ExportedPiece& piece) {
+  if (told_.count(piece.allocation) != 0) return {};
+  UniqueFd descriptor;
+  Result<AllocationNotice> notice = exported_.notice(piece.allocation, &descriptor);
+  if (!notice.ok()) return notice.status();
+  AsideNotice message;
+  message.notice = notice.value();
+  const int fd = descriptor.get();
+  const std::span<const int> fds(&fd, descriptor.valid() ? 1 : 0);
+  if (Status status = link_->send_aside(bytes_of(message), fds); !status.ok()) return status;
+  told_.insert(piece.allocation);
   return {};
 }
 
@@ -174,6 +186,24 @@ Result<DeviceLane::PeerSide> DeviceLane::peer(Deadline deadline) {
     peer_flags_ = std::move(flags.value());
   }
   return PeerSide{peer_flags_.get(), same_device};
+}
+
+Result<bool> DeviceLane::has_access(Deadline deadline) {
+  if (has_access_.has_value()) return *has_access_;
+  const ExportedPiece target = hello_->access_target;
+  Result<std::optional<DevicePtr>> opened = imported_.acquire(target, deadline);
+  if (!opened.ok()) return opened.status();
+  bool proven = false;
+  if (opened.value().has_value()) {
+    // The place is the lane's own, as the word is that the peer gave it.
+    Result<bool> reached = reaches(context_, *opened.value(), hello_->access_contents,
+                                   hello_->emptied[0].index / kPriorityLevels);
+    if (!reached.ok()) return reached.status();
+    proven = reached.value();
+    imported_.release(target.allocation);
+  }
+  has_access_ = proven;
+  return proven;
 }
 
 // ---- Rings --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "cpp/base/clock.h"
 #include "cpp/base/priority.h"
 #include "cpp/device/copy_queue.h"
+#include "cpp/transport/cuda_ipc/access_probe.h"
 #include "cpp/transport/cuda_ipc/aside_messages.h"
 #include "cpp/transport/cuda_ipc/exported_memory.h"
 #include "cpp/transport/cuda_ipc/flag_segment.h"
@@ -48,8 +49,9 @@ class DeviceLane {
   using QueueMaker = std::function<Result<std::unique_ptr<CopyQueue>>(int level)>;
 
   // `link` is null for the way to itself. All arguments outlive the lane.
-  DeviceLane(const PrimaryContext& context, const Uuid& device, ExportedMemory& exported,
-             FlagSegment& flags, std::shared_ptr<Link> link, QueueMaker make_queue);
+  DeviceLane(const PrimaryContext& context, const Uuid& device, const AccessTarget& target,
+             ExportedMemory& exported, FlagSegment& flags, std::shared_ptr<Link> link,
+             QueueMaker make_queue);
   // The work of its queues is over.
   ~DeviceLane();
   DeviceLane(const DeviceLane&) = delete;
@@ -78,6 +80,8 @@ class DeviceLane {
   };
   Result<PeerSide> peer(Deadline deadline);
   ImportedMemory& imported() { return imported_; }
+  // Whether this device's copies reach the peer's memory, proven on first use. After peer().
+  Result<bool> has_access(Deadline deadline);
   Result<CopyQueue*> queue(int level);
   // For messages that cannot be written to the peer's memory: the end of the level's ring that this
   // side fills, made on first use, and the first of a message's chunks in it.
@@ -120,6 +124,7 @@ class DeviceLane {
   void take_fresh_turns();
   Status take_words();
   Status say_hello();
+  Status tell_piece(const ExportedPiece& piece);
   Status tell_ring(int level, const Ring& ring);
   Status await_peer(std::unique_lock<std::mutex>& lock, Deadline deadline,
                     const std::function<bool()>& told);
@@ -129,6 +134,7 @@ class DeviceLane {
 
   const PrimaryContext& context_;
   const Uuid device_;
+  const AccessTarget& target_;
   ExportedMemory& exported_;
   FlagSegment& flags_;
   const std::shared_ptr<Link> link_;
@@ -141,6 +147,7 @@ class DeviceLane {
   std::array<FlagWord, kPriorityLevels> emptied_;  // once hello was said
 
   ImportedMemory imported_;
+  std::optional<bool> has_access_;
   std::array<Ring, kPriorityLevels> rings_out_;
   std::array<Ring, kPriorityLevels> rings_in_;
   std::array<std::unique_ptr<CopyQueue>, kPriorityLevels> queues_;

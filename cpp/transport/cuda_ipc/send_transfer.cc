@@ -158,11 +158,15 @@ Status SendTransfer::add_peer_words() {
 }
 
 Result<bool> SendTransfer::open_parts() {
+  const Deadline deadline = Deadline::after(kPatienceWithPeer);
+  if (grant_.has_value()) {
+    Result<bool> access = lane_.has_access(deadline);
+    if (!access.ok() || !access.value()) return access;
+  }
   for (const SendPart& part : parts_) {
     CopyPiece piece{part.to, part.from, part.piece.bytes};
     if (part.to == 0) {
-      Result<std::optional<DevicePtr>> opened =
-          lane_.imported().acquire(part.piece, Deadline::after(kPatienceWithPeer));
+      Result<std::optional<DevicePtr>> opened = lane_.imported().acquire(part.piece, deadline);
       if (!opened.ok()) return opened.status();
       if (!opened.value().has_value()) return false;
       opened_.push_back(part.piece.allocation);

@@ -21,9 +21,10 @@ struct Kind {
   int argument;  // if none is given
 };
 // In the order of Fault.
-constexpr std::array<Kind, 6> kKinds = {{
+constexpr std::array<Kind, 7> kKinds = {{
     {"copy_refused", static_cast<int>(Code::kUnknown)},
     {"copy_fails", static_cast<int>(Code::kIllegalAddress)},
+    {"copy_garbled", 0},
     {"copy_slow", 10},
     {"wait_hung", 0},
     {"write_lost", 0},

@@ -8,6 +8,7 @@ namespace fake_cuda {
 enum class Fault {
   kCopyRefused,  // the call fails with the argument as its code
   kCopyFails,    // the copy fails when it runs, and with it the context
+  kCopyGarbled,  // moves other bytes than it should
   kCopySlow,     // takes argument milliseconds longer
   kWaitHung,     // does not see the value until fake_cuda_release_hung
   kWriteLost,    // never reaches the memory

@@ -69,6 +69,7 @@ void move_bytes(DeviceState& device, const Copy& copy) {
     return;
   }
   std::memcpy(copy.to.data, copy.from.data, copy.bytes);
+  if (occurs(Fault::kCopyGarbled)) std::memset(copy.to.data, 0x5a, copy.bytes);
   ++StreamCounters::get().copies_done;
 }
 

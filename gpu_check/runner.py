@@ -81,7 +81,8 @@ def run_row(row: Row, machine: Machine) -> Result:
         _end(process)
         output, errors = process.communicate()
     except BaseException:
-        _end(process)
+        if process.returncode is None:
+            _end(process)
         raise
     status = None if hung else process.returncode
     return _judge(row, status, output, errors, time.monotonic() - begin)

@@ -68,7 +68,7 @@ class Traffic {
 
 void run(bool proxy, bool brief) {
   const ProbeDevice device;
-  const size_t bulk_bytes = brief ? 1 << 20 : 256 << 20;
+  const size_t bulk_bytes = brief ? 1 << 20 : 64 << 20;
   const DevicePtr from = device.allocate(bulk_bytes);
   const DevicePtr to =
       reinterpret_cast<DevicePtr>(device.allocate_host(bulk_bytes + kUrgentBytes).host);
@@ -78,7 +78,7 @@ void run(bool proxy, bool brief) {
 
   // No smaller ones: a request has 64 chunks at most, and a larger one would get larger chunks.
   const size_t smallest = bulk_bytes / CopyRequest::kChunks;
-  for (const size_t chunk_bytes : {smallest, 4 * smallest}) {
+  for (const size_t chunk_bytes : {smallest, 4 * smallest, 16 * smallest}) {
     for (const uint32_t window : {1u, 2u, 4u, 8u}) {
       Traffic traffic(device, proxy, chunk_bytes, window);
       double urgent_time = 0;

@@ -44,10 +44,9 @@ void own(const Channel& importer) {
   importer.hear();
 }
 
-// What is read, or the error. After an error the context may be lost: the last question here.
-std::string look(const ProbeDevice& device, DevicePtr memory) {
-  const ProbeDevice::Host host = device.allocate_host(sizeof(Text));
-  const cuda::DriverStream stream = device.stream();
+// What is read, or the error, after which the context may be lost, and all further ones the same.
+std::string look(const cuda::DriverStream& stream, const ProbeDevice::Host& host,
+                 DevicePtr memory) {
   const cuda::CopyPiece piece{reinterpret_cast<DevicePtr>(host.host), memory, sizeof(Text)};
   Status status = stream.copy({&piece, 1}, false);
   if (status.ok()) status = stream.synchronize();
@@ -61,16 +60,19 @@ void run() {
   PeerProcess owner(own);
   const Channel& channel = owner.channel();
   const ProbeDevice device;
+  const ProbeDevice::Host host = device.allocate_host(sizeof(Text));
+  const cuda::DriverStream stream = device.stream();
   DevicePtr memory = 0;
   require(device.driver().ipc_open_mem_handle(&memory, channel.receive<cuda::IpcMemoryHandle>(),
                                               cuda::kIpcLazyEnablePeerAccess));
-  expect("before it is freed, the old bytes are seen", look(device, memory) == "the old bytes");
+  expect("before it is freed, the old bytes are seen",
+         look(stream, host, memory) == "the old bytes");
   channel.tell();
   channel.hear();
-  fact("seen in the open mapping after the owner has freed it", look(device, memory));
+  fact("seen in the open mapping after the owner has freed it", look(stream, host, memory));
   channel.tell();
   channel.hear();
-  fact("seen there after the owner has allocated again", look(device, memory));
+  fact("seen there after the owner has allocated again", look(stream, host, memory));
   const cuda::Code closed = device.driver().ipc_close_mem_handle.code(memory);
   const Status status = device.driver().ipc_close_mem_handle.status(closed);
   fact("closing it", status.ok() ? "no error" : status.message());

@@ -25,7 +25,8 @@ class Filler {
  public:
   virtual ~Filler() = default;
   virtual void start() = 0;
-  virtual void stop() = 0;
+  // Whether it was still there: it ends by itself after a while, as when a call hung because of it.
+  virtual bool stop() = 0;
 };
 
 class OwnFiller : public Filler {
@@ -36,9 +37,11 @@ class OwnFiller : public Filler {
     store(until_, 0);
     kernels_.fill(stream_, until_);
   }
-  void stop() override {
+  bool stop() override {
+    const bool there = device_.driver().stream_query.code(stream_) == cuda::Code::kNotReady;
     store(until_, 1);
     require(device_.driver().stream_synchronize(stream_));
+    return there;
   }
 
  private:
@@ -52,12 +55,12 @@ class PeerFiller : public Filler {
  public:
   explicit PeerFiller(const Channel& peer) : peer_(peer) {}
   void start() override { ask(Command::kFill); }
-  void stop() override { ask(Command::kStop); }
+  bool stop() override { return ask(Command::kStop); }
 
  private:
-  void ask(Command command) {
+  bool ask(Command command) {
     peer_.send(command);
-    peer_.hear();
+    return peer_.receive<bool>();
   }
   const Channel& peer_;
 };
@@ -73,8 +76,13 @@ void serve(const Channel& probe, size_t bytes) {
   while (true) {
     const auto command = probe.receive<Command>();
     if (command == Command::kEnd) return;
-    command == Command::kFill ? filler.start() : filler.stop();
-    probe.tell();
+    bool there = true;
+    if (command == Command::kFill) {
+      filler.start();
+    } else {
+      there = filler.stop();
+    }
+    probe.send(there);
   }
 }
 
@@ -170,9 +178,9 @@ class Trial {
     begin(way);
     // What the design relies on gets as long as the kernel lives. The others are given up sooner.
     const bool arrived = await(arrived_, round_, Deadline::after(way.required ? kLong : patience_));
-    filler_.stop();
+    const bool there = filler_.stop();
     require(stream_.synchronize());
-    return arrived;
+    return arrived && there;
   }
 
  private:
@@ -210,9 +218,9 @@ void try_control(const ProbeDevice& device, Kernels& kernels, Filler& filler,
   while (waits && !deadline.passed(now_ns())) {
     waits = device.driver().stream_query.code(stream) == cuda::Code::kNotReady;
   }
-  filler.stop();
+  const bool there = filler.stop();
   require(device.driver().stream_synchronize(stream));
-  expect("control: a kernel waits", waits);
+  expect("control: a kernel waits", waits && there);
 }
 
 void run(bool elsewhere, bool brief) {

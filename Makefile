@@ -10,6 +10,7 @@
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
+#   make gpu-check [REHEARSE=1] [ARGS="--rows driver"]   # what only a machine with GPUs can answer
 #   make lint | format | stubs | clean
 
 SHELL := /bin/bash
@@ -29,6 +30,7 @@ EPOCHS ?=
 BALANCE ?= 1
 OVERLAP ?= 1
 ARGS ?=
+REHEARSE ?=
 PYTEST_ARGS ?=
 # Tests at once: each starts a few processes, which wait for each other much of the time.
 WORKERS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
@@ -59,10 +61,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 COMPILE_PYTHON = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fakes/* \
-  tests/fuzz, \
+  tests/fuzz tests/gpu, \
   $(folder)/*.h $(folder)/*.cc))
-PYTHON_FILES = python examples benchmarks tests tools cmake setup.py
-TYPED_FILES = python/freescale_pg tools tests/conformance $(wildcard examples benchmarks)
+PYTHON_FILES = python examples benchmarks gpu_check tests tools cmake setup.py
+TYPED_FILES = python/freescale_pg gpu_check tools tests/conformance \
+  $(wildcard examples benchmarks)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
@@ -221,6 +224,12 @@ conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
 	$(BIN)/python benchmarks/collectives.py $(ARGS)
+
+# One question to the GPUs after the other; docs/gpu-results.md says which. REHEARSE=1 needs no GPU.
+.PHONY: gpu-check
+gpu-check: build $(STAMPS)/requirements-run
+	$(BIN)/python -m gpu_check --probes $(BUILD_DIR)/tests/gpu $(if $(filter 1,$(REHEARSE)),--rehearse) \
+	  $(ARGS)
 
 .PHONY: soak
 soak: build $(STAMPS)/requirements-run

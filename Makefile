@@ -7,6 +7,7 @@
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
 #   make test-torchrec [PYTEST_ARGS="-k name"]
+#   make mutation-check [ARGS="--only words"]   # is each rule held by a test? half a minute for each
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make lint | format | stubs | clean
@@ -178,6 +179,11 @@ conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
 	$(BIN)/python benchmarks/collectives.py $(ARGS)
+
+# Needs no torch, and builds in a tree of its own.
+.PHONY: mutation-check
+mutation-check: $(STAMPS)/requirements-build
+	PATH=$(BIN):$$PATH $(BIN)/python tests/mutation/check_mutations.py --jobs $(JOBS) $(ARGS)
 
 .PHONY: soak
 soak: build $(STAMPS)/requirements-run

@@ -293,6 +293,7 @@ TEST_WITHIN(ranks_end_with_copies_that_wait, 60) {
       exchange.fill(0, self.stream);
       const auto handle = self.start(exchange.plan(), self.stream,
                                      {.timeout = milliseconds(has_failed ? 100 : 15'000)});
+      CHECK_OK(self.rank.barrier());  // nobody ends before all have called
       static_cast<void>(self.order(*handle, self.stand_in.stream()));
       if (has_failed) CHECK(!end(self, *handle).ok());
     });

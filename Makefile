@@ -8,6 +8,7 @@
 #   make bench  [ARGS="..."]
 #   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
+#   make mutation-check [ARGS="--only words"]   # is each rule held by a test? half a minute for each
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make gpu-check [REHEARSE=1] [ARGS="--rows driver"]   # what only a machine with GPUs can answer
@@ -230,6 +231,11 @@ bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
 gpu-check: build $(STAMPS)/requirements-run
 	$(BIN)/python -m gpu_check --probes $(BUILD_DIR)/tests/gpu $(if $(filter 1,$(REHEARSE)),--rehearse) \
 	  $(ARGS)
+
+# Needs no torch, and builds in a tree of its own.
+.PHONY: mutation-check
+mutation-check: $(STAMPS)/requirements-build
+	PATH=$(BIN):$$PATH $(BIN)/python tests/mutation/check_mutations.py --jobs $(JOBS) $(ARGS)
 
 .PHONY: soak
 soak: build $(STAMPS)/requirements-run

@@ -153,6 +153,7 @@ TEST_WITHIN(a_sender_ends_that_is_done, 60) {
         const auto handle = self.start(exchange.plan(), self.stream, {.timeout = kNever});
         if (self.rank.rank() == 1) {
           CHECK(self.rank.engine().wait(handle->submitted, Deadline::after(seconds(15))));
+          synchronize(self, self.stream);  // its memory is ready
           if (stopped) self.events.announce("receiver is there");
           CHECK_OK(self.order(*handle, self.stream));
           exchange.fetch(self.stream);

@@ -5,11 +5,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cpp/transport/cuda_ipc/aside_messages.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/device_ranks.h"
 
@@ -228,6 +230,38 @@ TEST_WITHIN(an_abandoned_message_leaves_the_others_in_the_ring_alone, 100) {
   }
 }
 
+// What the stream writes of the first call, late, is not taken for the second one.
+TEST_WITHIN(a_late_stream_is_not_taken_for_that_of_the_next_call, 60) {
+  on_each_way(2, [](DeviceRank& self) {
+    const auto other = self.rank.new_group("other");
+    const bool late = self.rank.rank() == 1;
+    const StandIn::Word held[] = {self.stand_in.word(), self.stand_in.word()};
+    const cuda::Stream streams[] = {self.stream, self.stand_in.stream()};
+    std::vector<std::unique_ptr<DeviceExchange>> exchanges;
+    for (int i : {0, 1}) {
+      exchanges.push_back(std::make_unique<DeviceExchange>(self, some_chunks));
+      if (late) self.stand_in.wait(streams[i], held[i], 1);
+      exchanges[i]->fill(i, streams[i]);
+    }
+    const auto first = self.start(exchanges[0]->plan(), streams[0], {.group = other});
+    CHECK_OK(self.rank.barrier());
+    if (!late) self.rank.engine().close_group(*other, "enough of it");
+    CHECK(!end(self, *first).ok());
+    for (int round = 0; round < 20; ++round) CHECK_OK(self.rank.barrier());
+    const auto second = self.start(exchanges[1]->plan(), streams[1]);
+    held[0].store(1);
+    synchronize(self, streams[0]);
+    for (int round = 0; round < 20; ++round) CHECK_OK(self.rank.barrier());
+    CHECK(!second->done.is_set());
+    CHECK_OK(self.rank.barrier());
+    held[1].store(1);
+    CHECK_OK(self.finish(*second));
+    exchanges[1]->fetch(streams[1]);
+    synchronize(self, streams[1]);
+    exchanges[1]->check(1);
+  });
+}
+
 // ---- Ranks that leave ---------------------------------------------------------------------------
 
 TEST_WITHIN(a_group_is_closed_in_the_middle, 60) {
@@ -259,8 +293,62 @@ TEST_WITHIN(ranks_end_with_copies_that_wait, 60) {
       exchange.fill(0, self.stream);
       const auto handle = self.start(exchange.plan(), self.stream,
                                      {.timeout = milliseconds(has_failed ? 100 : 15'000)});
+      CHECK_OK(self.rank.barrier());  // nobody ends before all have called
       static_cast<void>(self.order(*handle, self.stand_in.stream()));
       if (has_failed) CHECK(!end(self, *handle).ok());
+    });
+  }
+}
+
+// ---- Ranks that send nonsense -------------------------------------------------------------------
+
+template <typename T>
+std::vector<std::byte> bytes_of(const T& message) {
+  const auto bytes = std::as_bytes(std::span(&message, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+// About its device, beside the records. Some of it makes sense once, or with a descriptor.
+std::vector<std::vector<std::byte>> nonsense_about_a_device() {
+  using Notice = cuda::AllocationNotice;
+  cuda::AsideHello hello;
+  hello.emptied[3].index = cuda::FlagSegment::kWords;
+  cuda::AsideRing ring;
+  ring.level = kPriorityLevels;
+  cuda::AsideNotice unknown, without_descriptor;
+  unknown.notice = {7, static_cast<Notice::Kind>(9), 4096, {}};
+  without_descriptor.notice = {8, Notice::Kind::kDescriptor, 4096, {}};
+  std::vector<std::byte> long_hello = bytes_of(cuda::AsideHello());
+  long_hello.push_back({});
+  return {std::vector<std::byte>(3),
+          bytes_of(uint32_t{99}),
+          bytes_of(cuda::AsideHello()),
+          bytes_of(hello),
+          long_hello,
+          bytes_of(cuda::AsideRing()),
+          bytes_of(ring),
+          bytes_of(unknown),
+          bytes_of(without_descriptor),
+          bytes_of(cuda::AsideGone())};
+}
+
+TEST_WITHIN(nonsense_about_a_device_costs_the_link, 60) {
+  for (const std::vector<std::byte>& nonsense : nonsense_about_a_device()) {
+    run_device_ranks(setup_for({cuda::SubmissionMode::kAhead, true}), [&](DeviceRank& self) {
+      if (self.rank.rank() == 1) {
+        const std::shared_ptr<Link>& link = self.rank.group()->shared_link(0);
+        self.events.await("rank 0 has called");
+        CHECK_OK(link->send_aside(nonsense, {}));
+        while (!link->failed()) std::this_thread::sleep_for(milliseconds(1));
+        return self.events.await("rank 0 has failed");
+      }
+      DeviceExchange exchange(self, some_chunks);
+      exchange.fill(0, self.stream);
+      const auto handle = self.start(exchange.plan(), self.stream);
+      self.events.announce("rank 0 has called");
+      expect_text(end(self, *handle).message(), {"rank 1", "sent nonsense about its device"});
+      self.events.announce("rank 0 has failed");
+      synchronize(self, self.stream);
     });
   }
 }

@@ -138,6 +138,37 @@ TEST_WITHIN(bulk_comes_to_its_end_under_a_stream_of_urgent_messages, 60) {
   }
 }
 
+// The stream that has called goes on once its own memory is free, received or sent.
+TEST_WITHIN(a_stream_waits_until_what_it_sends_may_be_written, 60) {
+  for (SubmissionMode mode : {SubmissionMode::kAhead, SubmissionMode::kProxy}) {
+    run_device_ranks(setup_on({mode, "readiness"}), [](DeviceRank& self) {
+      const bool sends = self.rank.rank() == 0;
+      const StandIn::Word until = self.stand_in.word();
+      DeviceExchange exchange(self, one_way(150'000));
+      exchange.fill(0, self.stream);
+      synchronize(self, self.stream);
+      if (sends) fill_multiprocessors(self, until);
+      const auto handle = self.start(exchange.plan(), self.stream);
+      CHECK_OK(self.order(*handle, self.stream));
+      if (sends) {
+        const uint64_t copies = self.stand_in.state().copies_done;
+        exchange.fill(1, self.stream);
+        self.stand_in.await([](const FakeCudaState& now) { return now.sm_waiters == 1; });
+        for (int i = 0; i < 20; ++i) CHECK_OK(self.rank.barrier());
+        CHECK_EQ(self.stand_in.state().copies_done, copies);
+        until.store(1);
+        synchronize(self, self.stream);
+      } else {
+        for (int i = 0; i < 20; ++i) CHECK_OK(self.rank.barrier());
+        exchange.fetch(self.stream);
+        synchronize(self, self.stream);
+        exchange.check(0);
+      }
+      CHECK_OK(self.finish(*handle));
+    });
+  }
+}
+
 // ---- Kernels that are loaded at the wrong moment ------------------------------------------------
 
 // Rank 1's driver is blocked after its call has begun: rank 0 must not be told that nothing needs a

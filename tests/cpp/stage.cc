@@ -47,6 +47,7 @@ Stage::Handle Stage::post(int rank, Plan plan, const Call& call) {
   request.tag = call.tag;
   request.priority = call.priority;
   request.deadline = call.deadline;
+  request.device = call.device;
   request.on_done = [outcome](const OpResult& result) {
     outcome->done = true;
     outcome->result = result;
@@ -72,8 +73,9 @@ void Stage::report_finished(int rank) {
 bool Stage::step(int rank) {
   const bool records = protocol(rank).poll_records();
   const bool chunks = protocol(rank).move_chunks();
+  const bool devices = protocol(rank).poll_devices();
   report_finished(rank);
-  return records || chunks;
+  return records || chunks || devices;
 }
 
 void Stage::exchange_records() {

@@ -33,6 +33,7 @@ class Stage {
     uint64_t sequence = 0;  // 0: the group's next
     uint32_t part = 0;
     Deadline deadline = Deadline::never();
+    std::shared_ptr<DeviceCall> device = nullptr;  // of a plan in device memory
   };
 
   explicit Stage(int size, std::chrono::nanoseconds aging = std::chrono::hours(1));
@@ -46,7 +47,8 @@ class Stage {
   // The rank's user lets go of a group that he has closed.
   void drop_group(int rank, size_t group) { ranks_[rank]->groups[group].reset(); }
 
-  // One round of one rank: records, then at most one chunk each way. Whether anything moved.
+  // One round of one rank: records, then at most one chunk each way, then devices. Whether anything
+  // moved.
   bool step(int rank);
   // Records only, until none is left anywhere: everything is granted, no chunk moves.
   void exchange_records();

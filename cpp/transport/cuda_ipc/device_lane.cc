@@ -177,12 +177,16 @@ Result<DeviceLane::PeerSide> DeviceLane::peer(Deadline deadline) {
   std::unique_lock lock(mutex_);
   Status status = await_peer(lock, deadline, [this] { return hello_.has_value(); });
   if (!status.ok()) return status;
+  if (!refusal_.ok()) return refusal_;
   const bool same_device = std::memcmp(&hello_->device, &device_, sizeof(Uuid)) == 0;
   if (peer_flags_ == nullptr) {
     UniqueFd fd = std::move(hello_fd_);
     lock.unlock();  // no call of the driver under it
     Result<std::unique_ptr<PeerFlags>> flags = PeerFlags::open(context_, std::move(fd));
-    if (!flags.ok()) return flags.status();
+    if (!flags.ok()) {
+      refusal_ = flags.status();
+      return refusal_;
+    }
     peer_flags_ = std::move(flags.value());
   }
   return PeerSide{peer_flags_.get(), same_device};
@@ -273,7 +277,10 @@ Result<DeviceLane::Staging> DeviceLane::staging_in(int level, Deadline deadline)
   }
   if (ring.memory == nullptr) {
     Result<std::unique_ptr<StagingRing>> memory = StagingRing::open(context_, std::move(fd));
-    if (!memory.ok()) return memory.status();
+    if (!memory.ok()) {
+      refusal_ = memory.status();
+      return refusal_;
+    }
     Result<std::unique_ptr<CopyQueue>> queue = make_queue_(level);
     if (!queue.ok()) return queue.status();
     ring.memory = std::move(memory.value());

@@ -158,6 +158,7 @@ class DeviceLane {
   };
   Turns turns_;
   std::unique_ptr<PeerFlags> peer_flags_;
+  Status refusal_;  // of what the peer has sent once, and does not again
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

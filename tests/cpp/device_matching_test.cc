@@ -1,0 +1,210 @@
+// What a rank's protocol does with the records about messages in device memory, whoever moves them:
+// news that come in an unlucky order, and those of a rank that sends nonsense. Memory is that of
+// the host here, which must not be touched all the same.
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpp/scheduler/wire.h"
+#include "tests/cpp/check.h"
+#include "tests/cpp/ranks.h"
+#include "tests/cpp/stage.h"
+
+namespace freescale::testing {
+namespace {
+
+constexpr size_t kBytes = 20'000;
+
+// A transfer whose state is what the test says.
+class FakeTransfer : public DeviceTransfer {
+ public:
+  std::function<State()> on_state = [] { return State::kSubmitted; };
+  bool abandoned = false;
+
+  State state() override { return abandoned ? State::kOver : on_state(); }
+  Status failure() const override { return Status::system("the fake device failed"); }
+  bool needs_peer() override { return true; }
+  bool take_news(std::vector<std::byte>*) override { return false; }
+  Status on_news(std::span<const std::byte> news) override {
+    return news.size() == 1 ? Status() : Status::invalid_argument("sent broken news");
+  }
+  void abandon() override { abandoned = true; }
+  void lose_peer() override {}
+  bool staged() const override { return false; }
+};
+
+class FakeCall : public DeviceCall {
+ public:
+  std::shared_ptr<FakeTransfer> in = std::make_shared<FakeTransfer>();
+  std::shared_ptr<FakeTransfer> out = std::make_shared<FakeTransfer>();
+
+  Result<std::shared_ptr<DeviceTransfer>> receive(Link&, std::vector<std::byte>* grant) override {
+    grant->assign(kGrant, std::byte{1});
+    return std::shared_ptr<DeviceTransfer>(in);
+  }
+  Result<std::shared_ptr<DeviceTransfer>> send(Link&, int,
+                                               std::span<const std::byte> grant) override {
+    if (grant.size() != kGrant) return Status::invalid_argument("too short");
+    return std::shared_ptr<DeviceTransfer>(out);
+  }
+  Result<std::shared_ptr<DeviceTransfer>> copy(int) override {
+    return Status::invalid_argument("no copy");
+  }
+  void pace(Nanoseconds) override {}
+  void give_up() override {}
+
+ private:
+  static constexpr size_t kGrant = 7;
+};
+
+// Rank 0 receives from rank 1, which the test plays by hand.
+class DeviceMatching {
+ public:
+  DeviceMatching() {
+    handle = post(0, true);
+    stage.exchange_records();
+  }
+
+  // One side of an exchange between the two.
+  Stage::Handle post(int rank, bool on_device) {
+    Stage::Call how;
+    how.op = OpKind::kAllToAll;
+    if (on_device) how.device = call;
+    return stage.post(rank, exchange(rank, out, in), how);
+  }
+
+  WireHeader header(RecordKind kind, uint64_t bytes = kBytes) {
+    WireHeader header;
+    header.kind = kind;
+    header.op = static_cast<uint8_t>(OpKind::kAllToAll);
+    header.group = stage.group(0).id();
+    header.sequence = 1;
+    header.bytes = header.bytes_back = bytes;
+    header.token = 99;
+    header.peer_token = 1;
+    header.sender = 1;
+    std::memcpy(header.dtype.data(), "uint8", sizeof("uint8"));
+    return header;
+  }
+  void say(const WireHeader& header, size_t payload = 0) {
+    const auto head = std::as_bytes(std::span(&header, 1));
+    std::vector<std::byte> record(head.begin(), head.end());
+    record.resize(record.size() + payload);
+    CHECK(stage.link(1, 0).try_send(record, {}));
+  }
+  void run() {
+    for (int i = 0; i < 10; ++i) static_cast<void>(stage.step(0));
+  }
+  void expect_distrust(std::string_view why) {
+    run();
+    CHECK(handle->done);
+    expect_text(handle->text(), {"rank 1", why});
+    CHECK(in.bytes == Buffer(kBytes, 1).bytes);
+  }
+
+  std::shared_ptr<FakeCall> call = std::make_shared<FakeCall>();
+  Buffer out{kBytes, 0};
+  Buffer in{kBytes, 1};
+  Stage stage{2};
+  Stage::Handle handle;
+};
+
+// The sender gives its message up, and then lets go of its copy: the receiver, in the middle of its
+// round, sees the end of the copy first.
+TEST(what_a_sender_has_given_up_does_not_arrive) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.run();
+  CHECK(!pair.handle->done);
+  pair.call->in->on_state = [&pair, said = false]() mutable {
+    if (!std::exchange(said, true)) pair.say(pair.header(RecordKind::kCancel));
+    return DeviceTransfer::State::kOver;
+  };
+  pair.run();
+  CHECK(pair.handle->done);
+  CHECK(pair.handle->code() == StatusCode::kCancelled);
+}
+
+TEST(a_message_that_arrives_ends_its_operation) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.call->in->on_state = pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
+  pair.run();
+  CHECK(pair.handle->done);
+  CHECK(pair.handle->result.status.ok());
+}
+
+TEST(a_grant_that_makes_no_sense_costs_the_link) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kGrant), 3);
+  pair.expect_distrust("a grant that makes no sense: too short");
+}
+
+// It keeps the memory until it hears that nothing comes.
+TEST(a_grant_for_an_operation_that_is_over_is_answered) {
+  DeviceMatching pair;
+  pair.stage.close_group(0, 0, "enough of it");
+  const size_t said = pair.stage.link(0, 1).records_sent;
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.run();
+  CHECK_EQ(pair.stage.link(0, 1).records_sent, said + 1);
+}
+
+TEST(news_that_make_no_sense_cost_the_link) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.say(pair.header(RecordKind::kDeviceNews), 3);
+  pair.expect_distrust("sent broken news");
+}
+
+TEST(a_reply_that_makes_no_sense_costs_the_link) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.say(pair.header(RecordKind::kDeviceReply), 3);
+  pair.expect_distrust("sent broken news");
+}
+
+TEST(chunks_for_a_message_in_device_memory_cost_the_link) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.run();
+  std::vector<std::byte> data(100, std::byte{7});
+  const Segment piece{data.data(), data.size()};
+  CHECK(pair.stage.link(1, 0).try_put(0, {1, 0}, std::span(&piece, 1)));
+  pair.expect_distrust("sent bytes of a message in device memory");
+}
+
+TEST(who_claims_to_have_read_device_memory_loses_the_link) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kPulled));
+  pair.expect_distrust("read a message in device memory");
+}
+
+// Whatever memory the receiver has.
+TEST(an_announcement_of_nothing_in_device_memory_costs_the_link) {
+  for (bool on_device : {true, false}) {
+    DeviceMatching pair;
+    Buffer none{0, 0};
+    Stage::Call how;
+    how.op = OpKind::kAllToAll;
+    how.sequence = 2;
+    if (on_device) how.device = pair.call;
+    const auto empty = pair.stage.post(0, exchange(0, none, none), how);
+    WireHeader header = pair.header(RecordKind::kAnnounceDevice, 0);
+    header.sequence = 2;
+    pair.say(header);
+    pair.run();
+    CHECK(empty->done);
+    expect_text(empty->text(), "announced nothing in device memory");
+  }
+}
+
+}  // namespace
+}  // namespace freescale::testing

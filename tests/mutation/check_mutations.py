@@ -1,0 +1,178 @@
+"""Breaks each rule of rules.txt in a copy of the sources, and expects its test to notice.
+
+Usage:
+    python tests/mutation/check_mutations.py [--only TEXT] [--jobs N] [--limit SECONDS]
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = Path(__file__).with_name("rules.txt")
+SOURCES = ("CMakeLists.txt", "cmake", "cpp", "tests/cpp", "tests/fakes", "tests/fuzz")
+
+
+@dataclass
+class Rule:
+    """What must hold, an edit that breaks it, and the test that then fails."""
+
+    name: str
+    file: str = ""
+    edits: list[tuple[str, str]] = field(default_factory=list)
+    target: str = ""
+    filters: list[str] = field(default_factory=list)
+
+    def broken(self, text: str) -> str | None:
+        """The text with the rule broken; None if an edit does not apply exactly once."""
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                return None
+            text = text.replace(old, new)
+        return text
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """Reads the paragraphs of rules.txt; their form is described in README.md."""
+    rules: list[Rule] = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        key, _, value = line.partition(":")
+        value = value.removeprefix(" ").replace("\\n", "\n")
+        if key == "rule":
+            rules.append(Rule(value))
+        elif key == "file":
+            rules[-1].file = value
+        elif key == "replace":
+            rules[-1].edits.append((value, ""))
+        elif key == "with":
+            rules[-1].edits[-1] = (rules[-1].edits[-1][0], value)
+        elif key == "test":
+            rules[-1].target, *rules[-1].filters = value.split()
+        else:
+            raise ValueError(f"{path}:{number}: no field is called '{key}'")
+    return rules
+
+
+def copy_sources(to: Path) -> None:
+    """Brings the copy up to date; files that are the same keep their times."""
+    wanted = set()
+    for name in SOURCES:
+        source = ROOT / name
+        for file in [source] if source.is_file() else sorted(source.rglob("*")):
+            if file.is_dir():
+                continue
+            target = to / file.relative_to(ROOT)
+            wanted.add(target)
+            if target.exists() and target.read_bytes() == file.read_bytes():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    for file in list(to.rglob("*")):
+        if file.is_file() and file not in wanted:
+            file.unlink()
+
+
+def run(command: Sequence[str], limit: float | None = None, quiet: bool = True) -> int | None:
+    """The exit status, or None if the limit came first; then all it has started is killed."""
+    output = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None
+
+
+@contextlib.contextmanager
+def broken_rule(file: Path, text: str) -> Iterator[None]:
+    """Puts the text into the file for as long as the context is open."""
+    original = file.read_text()
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_text(original)
+
+
+class Checker:
+    """A tree of its own, in which one rule after the other is broken."""
+
+    def __init__(self, tree: Path, jobs: int, limit: float) -> None:
+        self.source = tree / "source"
+        self.build = tree / "tree"
+        self.jobs = jobs
+        self.limit = limit
+
+    def prepare(self, targets: Sequence[str]) -> None:
+        """Builds the unbroken tests."""
+        copy_sources(self.source)
+        # Without optimisation: most of the time goes into building.
+        configure = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
+        configure += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
+        if run(configure) != 0 or not self.compiles(targets, quiet=False):
+            sys.exit("the tests do not build as they are")
+
+    def compiles(self, targets: Sequence[str], quiet: bool = True) -> bool:
+        command = ["cmake", "--build", str(self.build), "-j", str(self.jobs), "--target"]
+        return run([*command, *targets], quiet=quiet) == 0
+
+    def passes(self, rule: Rule) -> bool:
+        test = self.build / "tests" / "cpp" / rule.target
+        return run([str(test), *rule.filters], self.limit) == 0
+
+    def check(self, rule: Rule) -> str:
+        file = self.source / rule.file
+        text = rule.broken(file.read_text())
+        if text is None:
+            return "does not apply"
+        if not self.passes(rule):
+            return "its test fails without it"
+        with broken_rule(file, text):
+            if not self.compiles([rule.target]):
+                outcome = "does not build"
+            else:
+                outcome = "SURVIVES" if self.passes(rule) else "killed"
+        # The file is as new as the build now, and must be built again.
+        os.utime(file)
+        if not self.compiles([rule.target]):
+            sys.exit(f"{rule.file} does not build any more")
+        return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="rules whose name, file or test has this text")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--limit", type=float, default=120, help="seconds for a test")
+    parser.add_argument("--tree", type=Path, default=ROOT / "build" / "mutation")
+    arguments = parser.parse_args()
+
+    rules = [
+        rule
+        for rule in read_rules(RULES)
+        if arguments.only in f"{rule.name} {rule.file} {rule.target}"
+    ]
+    checker = Checker(arguments.tree, arguments.jobs, arguments.limit)
+    checker.prepare(sorted({rule.target for rule in rules}))
+    wrong = 0
+    for rule in rules:
+        begin = time.monotonic()
+        outcome = checker.check(rule)
+        wrong += outcome != "killed"
+        print(f"{outcome:<12} {time.monotonic() - begin:6.1f} s  {rule.name}", flush=True)
+    print(f"{len(rules) - wrong} of {len(rules)} mutants killed")
+    return 1 if wrong or not rules else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

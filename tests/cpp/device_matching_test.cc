@@ -73,7 +73,7 @@ class DeviceMatching {
   Stage::Handle post(int rank, bool on_device) {
     Stage::Call how;
     how.op = OpKind::kAllToAll;
-    if (on_device) how.device = call;
+    if (on_device) how.device = &device;
     return stage.post(rank, exchange(rank, out, in), how);
   }
 
@@ -107,6 +107,7 @@ class DeviceMatching {
   }
 
   std::shared_ptr<FakeCall> call = std::make_shared<FakeCall>();
+  std::shared_ptr<DeviceCall> device = call;
   Buffer out{kBytes, 0};
   Buffer in{kBytes, 1};
   Stage stage{2};
@@ -195,7 +196,7 @@ TEST(an_announcement_of_nothing_in_device_memory_costs_the_link) {
     Stage::Call how;
     how.op = OpKind::kAllToAll;
     how.sequence = 2;
-    if (on_device) how.device = pair.call;
+    if (on_device) how.device = &pair.device;
     const auto empty = pair.stage.post(0, exchange(0, none, none), how);
     WireHeader header = pair.header(RecordKind::kAnnounceDevice, 0);
     header.sequence = 2;

@@ -60,6 +60,8 @@ struct DeviceSetup {
   EngineOptions engine = {};
   // On which device a rank is.
   std::function<int(int)> device_of = [](int) { return 0; };
+  // Whether messages have gone between all before the body begins.
+  bool proves_access = true;
 };
 
 // How messages go: how their copies are submitted, and whether devices have access to each other.

@@ -47,7 +47,7 @@ Stage::Handle Stage::post(int rank, Plan plan, const Call& call) {
   request.tag = call.tag;
   request.priority = call.priority;
   request.deadline = call.deadline;
-  request.device = call.device;
+  if (call.device != nullptr) request.device = *call.device;
   request.on_done = [outcome](const OpResult& result) {
     outcome->done = true;
     outcome->result = result;

@@ -33,7 +33,7 @@ class Stage {
     uint64_t sequence = 0;  // 0: the group's next
     uint32_t part = 0;
     Deadline deadline = Deadline::never();
-    std::shared_ptr<DeviceCall> device = nullptr;  // of a plan in device memory
+    const std::shared_ptr<DeviceCall>* device = nullptr;  // of a plan in device memory
   };
 
   explicit Stage(int size, std::chrono::nanoseconds aging = std::chrono::hours(1));

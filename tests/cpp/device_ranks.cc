@@ -1,6 +1,7 @@
 #include "tests/cpp/device_ranks.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -141,14 +142,29 @@ std::byte* host_view(cuda::DevicePtr address) { return reinterpret_cast<std::byt
 
 }  // namespace
 
+std::map<size_t, std::vector<DeviceExchange::Memory>>& DeviceExchange::pool() {
+  static std::map<size_t, std::vector<Memory>> free;
+  return free;
+}
+
 DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size) : bytes(size) {
   if (bytes == 0) return;
-  device = stand_in.allocate(bytes);
+  std::vector<Memory>& free = pool()[std::bit_ceil(bytes)];
+  if (!free.empty()) {
+    static_cast<Memory&>(*this) = free.back();
+    free.pop_back();
+    return;
+  }
+  device = stand_in.allocate(std::bit_ceil(bytes));
   void* memory = nullptr;
-  CHECK_OK(
-      stand_in.driver().mem_host_alloc(&memory, bytes, cuda::kHostPortable | cuda::kHostDeviceMap));
+  CHECK_OK(stand_in.driver().mem_host_alloc(&memory, std::bit_ceil(bytes),
+                                            cuda::kHostPortable | cuda::kHostDeviceMap));
   CHECK_OK(stand_in.driver().mem_host_get_device_pointer(&pinned, memory, 0));
   host = static_cast<char*>(memory);
+}
+
+DeviceExchange::Buffer::~Buffer() {
+  if (bytes > 0) pool()[std::bit_ceil(bytes)].push_back(*this);
 }
 
 DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks)

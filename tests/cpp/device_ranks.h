@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -116,14 +117,21 @@ class DeviceExchange {
   void check(int round) const;
 
  private:
-  // Device memory, and as much pinned memory of the host.
-  struct Buffer {
-    Buffer(const StandIn& stand_in, size_t bytes);
-    size_t bytes;
+  // Device memory, and as much pinned memory of the host; from exchanges that are over, if any.
+  struct Memory {
     cuda::DevicePtr device = 0;
     cuda::DevicePtr pinned = 0;
     char* host = nullptr;
   };
+  struct Buffer : Memory {
+    Buffer(const StandIn& stand_in, size_t bytes);
+    ~Buffer();
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    const size_t bytes;
+  };
+  // What is free, by size.
+  static std::map<size_t, std::vector<Memory>>& pool();
   std::string expected(int round) const;
 
   DeviceRank& self_;

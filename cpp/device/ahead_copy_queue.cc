@@ -38,15 +38,19 @@ Result<uint32_t> AheadCopyQueue::submit(CopyRequest request) {
   const CurrentContext current(context_);
   if (!current.status().ok()) return current.status();
 
-  if (Status status = enqueue(copy.value()); !status.ok()) {
-    ledger_.fail(std::move(request.keep));
+  // Added before the driver has it, so that what it has of it by now may be let go: who takes the
+  // driver's lock in between, and waits until all streams have drained, waits for that.
+  const uint32_t before = ledger_.last();
+  const uint32_t last = ledger_.add(std::move(request), copy.value(), /*handed_over=*/true);
+  if (Status status = enqueue(copy.value(), before); !status.ok()) {
+    ledger_.fail();
     return status;
   }
-  return ledger_.add(std::move(request), copy.value(), /*handed_over=*/true);
+  return last;
 }
 
-Status AheadCopyQueue::enqueue(const ChunkedCopy& copy) const {
-  uint32_t number = ledger_.last();
+Status AheadCopyQueue::enqueue(const ChunkedCopy& copy, uint32_t before) const {
+  uint32_t number = before;
   for (uint32_t i = 0; i < copy.chunks(); ++i) {
     ++number;
     if (Status status = stream_.wait({go_, number}); !status.ok()) return status;

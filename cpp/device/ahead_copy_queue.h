@@ -46,7 +46,8 @@ class AheadCopyQueue : public CopyQueue {
  private:
   AheadCopyQueue(const PrimaryContext& context, DriverStream stream, PinnedWord go,
                  PinnedWord progress, Options options);
-  Status enqueue(const ChunkedCopy& copy) const;
+  // The chunks after number `before`.
+  Status enqueue(const ChunkedCopy& copy, uint32_t before) const;
   // Lets the stream pass all waits up to `number`.
   void raise_go(uint32_t number) const;
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/priority.h"
-#include "cpp/transport/cuda_ipc/cuda_device.h"
+#include "cpp/transport/cuda_ipc/submission_mode.h"
 
 namespace freescale {
 

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpp/device/segment.h"
+
 // The types and values of the CUDA driver API that this project uses, declared by ourselves: no
 // header of CUDA is needed to build, and the names cannot clash with those of a program that
 // includes one. Values and layouts are those of cuda.h 12.4 to 13.5 (NVIDIA's "CUDA Driver API"
@@ -39,6 +41,11 @@ enum class Code : int {
 using Device = int;
 using DevicePtr = uint64_t;         // an address of the unified address space
 using AllocationHandle = uint64_t;  // physical memory of cuMemCreate
+
+// Of a segment that lies in device memory.
+inline DevicePtr address_of(const Segment& segment) {
+  return reinterpret_cast<DevicePtr>(segment.data);
+}
 
 // Objects of the driver, known by address alone.
 using Context = struct ContextObject*;

@@ -179,9 +179,8 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
       return Status::peer_lost("the other end closed the Unix socket");
     }
     if (errno == EAGAIN) {
-      if (Status status = wait_for(socket, POLLIN, "an answer on the Unix socket", deadline);
-          !status.ok())
-        return status;
+      Status status = wait_for(socket, POLLIN, "an answer on the Unix socket", deadline);
+      if (!status.ok()) return status;
     } else if (errno != EINTR) {
       return Status::from_errno("receiving on a Unix socket", errno);
     }

@@ -1,6 +1,7 @@
 #include "cpp/scheduler/engine.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -115,9 +116,14 @@ EngineCore::~EngineCore() {
     protocol_.close_all("the engine was shut down");
     run_finished(lock);
   } while (!lock.owns_lock() || has_submissions_.load() || protocol_.has_operations());
-  protocol_.settle_leftovers(Deadline::after(kPatienceWithDevices));
-  run_finished(lock);
-  if (lock.owns_lock()) lock.unlock();
+  const Deadline patience = Deadline::after(kPatienceWithDevices);
+  while (!protocol_.idle() && !patience.passed(now_ns())) {
+    if (!progress()) usleep(100);
+    run_finished(lock);
+    if (!lock.owns_lock()) lock.lock();
+  }
+  protocol_.keep_leftovers_for_ever();
+  lock.unlock();
   stopping_.store(true, std::memory_order_seq_cst);
   wake_engine();
   thread_.join();

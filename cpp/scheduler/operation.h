@@ -112,8 +112,5 @@ Status unfold_plan(Operation& operation);
 // Copies `from` into the message made of `segments`, from `offset` on.
 void scatter_bytes(const std::vector<Segment>& segments, size_t offset,
                    std::span<const std::byte> from, CopyMode mode);
-// The pieces of the message that cover `bytes` from `offset` on.
-void slice_segments(const std::vector<Segment>& segments, size_t offset, size_t bytes,
-                    std::vector<Segment>* pieces);
 
 }  // namespace freescale

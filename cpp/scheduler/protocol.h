@@ -36,8 +36,9 @@ class Protocol {
   void close_group(const Group& group, const std::string& reason);
   // Ends everything in flight.
   void close_all(const std::string& reason);
-  // The last call: gives what failed operations left in devices this long to come to its end.
-  void settle_leftovers(Deadline deadline);
+  // For when nobody looks at devices any more: memory that failed operations left in them, and that
+  // a copy may still write to, is never let go of.
+  void keep_leftovers_for_ever();
 
   // Each returns whether it did anything.
   bool poll_records();

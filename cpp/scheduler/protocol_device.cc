@@ -1,8 +1,6 @@
 // What a rank does with messages in device memory: their headers, matching and ends are those of
 // all messages, but who moves the bytes is the DeviceCall.
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "cpp/scheduler/protocol.h"
@@ -258,15 +256,7 @@ void Protocol::let_go_later(std::shared_ptr<DeviceCall> call) {
   finished_.push_back({[call = std::move(call)](const OpResult&) {}, {}});
 }
 
-// For when nobody looks at devices any more. What is not over by then stays in memory for ever: a
-// copy may still write to it.
-void Protocol::settle_leftovers(Deadline deadline) {
-  while (!leftovers_.empty() && !deadline.passed(now_ns())) {
-    poll_records();
-    poll_devices();
-    notify_peers();
-    usleep(100);
-  }
+void Protocol::keep_leftovers_for_ever() {
   if (!leftovers_.empty()) static_cast<void>(new std::vector(std::move(leftovers_)));
 }
 

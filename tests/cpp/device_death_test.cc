@@ -22,16 +22,6 @@ using std::chrono::seconds;
 // Far beyond the limit of a test: what ends before is not ended by it.
 constexpr auto kNever = std::chrono::hours(1);
 
-void synchronize(DeviceRank& self, cuda::Stream stream) {
-  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
-}
-
-Status end(DeviceRank& self, DeviceRank::Handle& handle) {
-  Status status = self.finish(handle);
-  handle.call.reset();
-  return status;
-}
-
 [[noreturn]] void wait_for_the_end() {
   while (true) pause();
 }

@@ -78,10 +78,6 @@ void bring_words_near_wrap(DeviceRank& self) {
   }
 }
 
-void synchronize(DeviceRank& self, cuda::Stream stream) {
-  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
-}
-
 // Everything is enqueued at once, and the exchange finds its place in the stream's order.
 void exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round) {
   exchange.fill(round, self.stream);

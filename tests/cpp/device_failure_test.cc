@@ -24,17 +24,6 @@ void on_each_way(int size, const DeviceBody& body) {
   for (const DeviceWay& way : kDeviceWays) run_device_ranks(setup_for(way, size), body);
 }
 
-void synchronize(DeviceRank& self, cuda::Stream stream) {
-  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
-}
-
-// Waits for the engine's word, and drops the call as a user does who has seen the error.
-Status end(DeviceRank& self, DeviceRank::Handle& handle) {
-  Status status = self.finish(handle);
-  handle.call.reset();
-  return status;
-}
-
 // The next collectives, on the same group and on a new one, on all levels that were used.
 void expect_goes_on(DeviceRank& self) {
   expect_works(self);

@@ -16,10 +16,6 @@ namespace {
 using cuda::SubmissionMode;
 using std::chrono::milliseconds;
 
-void synchronize(DeviceRank& self, cuda::Stream stream) {
-  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
-}
-
 // Launches in a thread of its own: a first launch returns once the device is idle.
 class Launch {
  public:

@@ -92,6 +92,16 @@ Status DeviceRank::finish(Handle& handle) {
   return handle.result.status;
 }
 
+void synchronize(DeviceRank& self, cuda::Stream stream) {
+  CHECK_OK(self.stand_in.driver().stream_synchronize(stream));
+}
+
+Status end(DeviceRank& self, DeviceRank::Handle& handle) {
+  Status status = self.finish(handle);
+  handle.call.reset();
+  return status;
+}
+
 DeviceRankProcesses::DeviceRankProcesses(const DeviceSetup& setup, const DeviceBody& body) {
   for (int rank = 0; rank < setup.size; ++rank) {
     children_.emplace_back([&, rank] { run_rank(setup, rank, store_, body); });

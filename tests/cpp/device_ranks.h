@@ -77,6 +77,11 @@ inline constexpr DeviceWay kDeviceWays[] = {{cuda::SubmissionMode::kAhead, true}
 // Ranks on one device, or without access on one each.
 DeviceSetup setup_for(const DeviceWay& way, int size = 2);
 
+// Until the stream's work is over.
+void synchronize(DeviceRank& self, cuda::Stream stream);
+// Waits for the engine's word, and drops the call as a user does who has seen the error.
+Status end(DeviceRank& self, DeviceRank::Handle& handle);
+
 // One process for each rank of a group; all come to their end.
 using DeviceBody = std::function<void(DeviceRank&)>;
 void run_device_ranks(const DeviceSetup& setup, const DeviceBody& body);

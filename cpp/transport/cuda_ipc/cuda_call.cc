@@ -11,8 +11,6 @@
 namespace freescale::cuda {
 namespace {
 
-DevicePtr address_of(const Segment& segment) { return reinterpret_cast<DevicePtr>(segment.data); }
-
 const CallMemory::Message* own_message(const std::vector<CallMemory::Message>& messages) {
   const auto found = std::find_if(messages.begin(), messages.end(), [](const auto& message) {
     return message.peer == nullptr && total_bytes(message.segments) > 0;
@@ -36,7 +34,7 @@ std::vector<SendPart> pair_up(const std::vector<Segment>& from, const std::vecto
         std::min<uint64_t>(from[segment].bytes - sent, to[target].bytes - filled);
     if (bytes > 0) {
       SendPart part = place(to[target], filled, bytes);
-      part.from = address_of(from[segment]) + sent;
+      part.from = {from[segment].data + sent, bytes};
       parts.push_back(part);
     }
     sent += bytes;
@@ -98,29 +96,26 @@ Result<std::shared_ptr<CudaCall>> CudaCall::create(CudaDevice& device, CallMemor
 
 Status CudaCall::add_receive(const CallMemory::Message& message) {
   if (message.peer == nullptr || total_bytes(message.segments) == 0) return {};
-  Result<DeviceLane*> lane = device_.lane(message.peer);
-  if (!lane.ok()) return lane.status();
+  DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> arrived = device_.flags().take();
   if (!arrived.ok()) return arrived.status();
-  Receive receive{lane.value(), {}, {}, std::move(arrived.value())};
+  Receive receive{&lane, {}, message.segments, std::move(arrived.value())};
   for (const Segment& segment : message.segments) {
-    receive.memory.push_back({address_of(segment), segment.bytes});
     auto pieces = device_.export_range(address_of(segment), segment.bytes);
     if (!pieces.ok()) return pieces.status();
     receive.pieces.insert(receive.pieces.end(), pieces.value().begin(), pieces.value().end());
   }
-  if (Status status = lane.value()->tell(receive.pieces); !status.ok()) return status;
+  if (Status status = lane.tell(receive.pieces); !status.ok()) return status;
   receives_.push_back(std::move(receive));
   return {};
 }
 
 Status CudaCall::add_send(const CallMemory::Message& message) {
   if (message.peer == nullptr || total_bytes(message.segments) == 0) return {};
-  Result<DeviceLane*> lane = device_.lane(message.peer);
-  if (!lane.ok()) return lane.status();
+  DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> sent = device_.flags().take();
   if (!sent.ok()) return sent.status();
-  sends_.push_back({lane.value(), message.segments, std::move(sent.value())});
+  sends_.push_back({&lane, message.segments, std::move(sent.value())});
   return {};
 }
 
@@ -128,11 +123,10 @@ Status CudaCall::add_local(const CallMemory& memory) {
   const CallMemory::Message* from = own_message(memory.sends);
   const CallMemory::Message* to = own_message(memory.receives);
   if (from == nullptr || to == nullptr) return {};
-  Result<DeviceLane*> lane = device_.lane(nullptr);
-  if (!lane.ok()) return lane.status();
+  DeviceLane& lane = device_.lane(nullptr);
   Result<FlagWord> copied = device_.flags().take();
   if (!copied.ok()) return copied.status();
-  local_ = Local{lane.value(), from->segments, to->segments, std::move(copied.value())};
+  local_ = Local{&lane, from->segments, to->segments, std::move(copied.value())};
   return {};
 }
 
@@ -213,7 +207,7 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::send(Link& to, int level,
   std::vector<SendPart> parts =
       pair_up(found->segments, parsed.value().pieces,
               [](const ExportedPiece& piece, uint64_t offset, uint64_t bytes) {
-                return SendPart{{piece.allocation, piece.offset + offset, bytes}, 0, 0};
+                return SendPart{{piece.allocation, piece.offset + offset, bytes}, 0, {}};
               });
   auto transfer = std::make_shared<SendTransfer>(device_, *found->lane, level, std::move(parts),
                                                  ready_.target(), found->sent.target());
@@ -226,7 +220,7 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::copy(int level) {
   if (!local_.has_value()) return Status::invalid_argument("a copy of nothing");
   std::vector<SendPart> parts =
       pair_up(local_->from, local_->to, [](const Segment& to, uint64_t offset, uint64_t bytes) {
-        return SendPart{{0, 0, bytes}, address_of(to) + offset, 0};
+        return SendPart{{0, 0, bytes}, address_of(to) + offset, {}};
       });
   auto transfer = std::make_shared<SendTransfer>(device_, *local_->lane, level, std::move(parts),
                                                  ready_.target(), local_->copied.target());

@@ -61,7 +61,7 @@ class CudaCall final : public DeviceCall {
   struct Receive {
     DeviceLane* lane;
     std::vector<ExportedPiece> pieces;  // what the peer is told...
-    std::vector<DeviceRange> memory;    // ...and where they are here
+    std::vector<Segment> memory;        // ...and where they are here
     FlagWord arrived;
   };
   struct Local {

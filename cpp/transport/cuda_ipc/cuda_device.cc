@@ -99,14 +99,14 @@ std::vector<DeviceLane*> CudaDevice::all_lanes() {
   return all;
 }
 
-Result<DeviceLane*> CudaDevice::lane(const std::shared_ptr<Link>& link) {
+DeviceLane& CudaDevice::lane(const std::shared_ptr<Link>& link) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<DeviceLane>& lane = lanes_[link.get()];
   if (lane == nullptr) {
     lane = std::make_unique<DeviceLane>(*context_, uuid_, access_target_, *exported_, flags_, link,
                                         [this](int level) { return make_queue(level); });
   }
-  return lane.get();
+  return *lane;
 }
 
 Result<std::unique_ptr<CopyQueue>> CudaDevice::make_queue(int level) {
@@ -115,16 +115,13 @@ Result<std::unique_ptr<CopyQueue>> CudaDevice::make_queue(int level) {
   if (!go.ok()) return go.status();
   if (!progress.ok()) return progress.status();
   const PinnedWord progress_word = progress.value().target().word;
+  const ChunkOptions options{.chunk_bytes = options_.chunk_bytes};
   std::unique_ptr<CopyQueue> queue;
   if (submits_ahead_) {
-    AheadCopyQueue::Options options;
-    options.chunk_bytes = options_.chunk_bytes;
     auto made = AheadCopyQueue::create(*context_, go.value().target().word, progress_word, options);
     if (!made.ok()) return made.status();
     queue = std::move(made.value());
   } else {
-    ProxyCopyQueue::Options options;
-    options.chunk_bytes = options_.chunk_bytes;
     auto made = ProxyCopyQueue::create(*context_, progress_word, options);
     if (!made.ok()) return made.status();
     queue = std::move(made.value());

@@ -15,15 +15,9 @@
 #include "cpp/transport/cuda_ipc/cuda_call.h"
 #include "cpp/transport/cuda_ipc/device_lane.h"
 #include "cpp/transport/cuda_ipc/driver_thread.h"
+#include "cpp/transport/cuda_ipc/submission_mode.h"
 
 namespace freescale::cuda {
-
-// How copies get to the driver (docs/adr/0013-two-ways-to-submit-copies.md).
-enum class SubmissionMode {
-  kAutomatic,  // kAhead, or kProxy on a device whose engines take copies in the order of submission
-  kAhead,
-  kProxy,
-};
 
 struct CudaDeviceOptions {
   SubmissionMode submission = SubmissionMode::kAutomatic;
@@ -63,7 +57,7 @@ class CudaDevice {
     return exported_->export_range(address, bytes);
   }
   // The way to a peer, made on first use; to the device itself for null.
-  Result<DeviceLane*> lane(const std::shared_ptr<Link>& link);
+  DeviceLane& lane(const std::shared_ptr<Link>& link);
   void submit(DeviceLane& lane, int level, Way way, std::shared_ptr<Submission> submission);
   void close(DeviceLane& lane, std::shared_ptr<Submission> submission);
   // As DeviceCall::pace().

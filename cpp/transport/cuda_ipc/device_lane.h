@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +73,9 @@ class DeviceLane {
   void interrupt();
 
   // The rest is for the driver's thread.
+
+  // What a peer tells beside the records is on its way when it names it in one.
+  static constexpr std::chrono::seconds kPatience{10};
 
   // Waits for what the peer tells first.
   struct PeerSide {

@@ -15,13 +15,6 @@ std::vector<std::byte> DeviceCall::nothing_comes() {
 }  // namespace freescale
 
 namespace freescale::cuda {
-namespace {
-
-// What a peer tells beside the records is on its way when its news come.
-constexpr std::chrono::seconds kPatienceWithPeer{10};
-
-}  // namespace
-
 void write_news(const NewsOfCopy& news, std::vector<std::byte>* bytes) {
   const auto all = std::as_bytes(std::span(&news, 1));
   bytes->assign(all.begin(), all.end());
@@ -140,7 +133,7 @@ Result<bool> ReceiveTransfer::take_turn() {
 
 Result<bool> ReceiveTransfer::prepare() {
   Result<DeviceLane::Staging> staging =
-      lane_.staging_in(static_cast<int>(level_), Deadline::after(kPatienceWithPeer));
+      lane_.staging_in(static_cast<int>(level_), Deadline::after(DeviceLane::kPatience));
   if (!staging.ok()) return staging.status();
   queue_ = staging.value().queue;
   message_ = std::make_unique<StagedMessage>(*queue_, staging.value().end, memory_, first_, ready_,

@@ -40,7 +40,7 @@ class ReceiveTransfer final : public DeviceTransfer,
                               public std::enable_shared_from_this<ReceiveTransfer> {
  public:
   // `ready`: this rank's memory may be written. `arrived`: it was.
-  ReceiveTransfer(CudaDevice& device, DeviceLane& lane, std::vector<DeviceRange> memory,
+  ReceiveTransfer(CudaDevice& device, DeviceLane& lane, std::vector<Segment> memory,
                   WordValue ready, WordValue arrived)
       : device_(device),
         lane_(lane),
@@ -72,7 +72,7 @@ class ReceiveTransfer final : public DeviceTransfer,
 
   CudaDevice& device_;
   DeviceLane& lane_;
-  const std::vector<DeviceRange> memory_;
+  const std::vector<Segment> memory_;
   const WordValue ready_;
   const WordValue arrived_;
 

@@ -8,13 +8,6 @@
 #include "cpp/transport/cuda_ipc/receive_transfer.h"
 
 namespace freescale::cuda {
-namespace {
-
-// What a peer tells beside the records is on its way when the grant comes.
-constexpr std::chrono::seconds kPatienceWithPeer{10};
-
-}  // namespace
-
 SendTransfer::SendTransfer(CudaDevice& device, DeviceLane& lane, int level,
                            std::vector<SendPart> parts, WordValue ready, WordValue sent)
     : device_(device),
@@ -100,14 +93,10 @@ CopyRequest SendTransfer::next_request() const {
 Result<bool> SendTransfer::begin_staging() {
   Result<DeviceLane::Staging> staging = lane_.staging_out(level_);
   if (!staging.ok()) return staging.status();
-  std::vector<DeviceRange> memory;
-  uint64_t bytes = 0;
-  for (const SendPart& part : parts_) {
-    memory.push_back({part.from, part.piece.bytes});
-    bytes += part.piece.bytes;
-  }
+  std::vector<Segment> memory;
+  for (const SendPart& part : parts_) memory.push_back(part.from);
   queue_ = staging.value().queue;
-  const uint32_t first = lane_.take_chunks(level_, StagedMessage::chunks_of(bytes));
+  const uint32_t first = lane_.take_chunks(level_, StagedMessage::chunks_of(total_bytes(memory)));
   staged_ = std::make_unique<StagedMessage>(*queue_, staging.value().end, std::move(memory), first,
                                             ready_, sent_);
   enter(Phase::kStaged);
@@ -147,7 +136,7 @@ Result<bool> SendTransfer::prepare() {
 }
 
 Status SendTransfer::add_peer_words() {
-  Result<DeviceLane::PeerSide> peer = lane_.peer(Deadline::after(kPatienceWithPeer));
+  Result<DeviceLane::PeerSide> peer = lane_.peer(Deadline::after(DeviceLane::kPatience));
   if (!peer.ok()) return peer.status();
   const PeerFlags& flags = *peer.value().flags;
   whole_.within_device = peer.value().same_device;
@@ -158,13 +147,13 @@ Status SendTransfer::add_peer_words() {
 }
 
 Result<bool> SendTransfer::open_parts() {
-  const Deadline deadline = Deadline::after(kPatienceWithPeer);
+  const Deadline deadline = Deadline::after(DeviceLane::kPatience);
   if (grant_.has_value()) {
     Result<bool> access = lane_.has_access(deadline);
     if (!access.ok() || !access.value()) return access;
   }
   for (const SendPart& part : parts_) {
-    CopyPiece piece{part.to, part.from, part.piece.bytes};
+    CopyPiece piece{part.to, address_of(part.from), part.from.bytes};
     if (part.to == 0) {
       Result<std::optional<DevicePtr>> opened = lane_.imported().acquire(part.piece, deadline);
       if (!opened.ok()) return opened.status();

@@ -19,9 +19,9 @@ class CudaDevice;
 // A contiguous part of a message, and where it goes: a piece of the peer's memory, or an address
 // of this rank's own.
 struct SendPart {
-  ExportedPiece piece;  // its bytes are those of the part in any case
-  DevicePtr to = 0;     // not 0: on this rank
-  DevicePtr from = 0;
+  ExportedPiece piece;
+  DevicePtr to = 0;  // not 0: on this rank
+  Segment from;
 };
 
 // The sending end of a message, or a copy on this rank: queues for the driver's thread, then in the

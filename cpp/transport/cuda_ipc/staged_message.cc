@@ -2,33 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 #include <utility>
 
 namespace freescale::cuda {
 namespace {
-
-uint64_t total(const std::vector<DeviceRange>& ranges) {
-  return std::accumulate(ranges.begin(), ranges.end(), uint64_t{0},
-                         [](uint64_t sum, const DeviceRange& range) { return sum + range.bytes; });
-}
-
-// The part of the memory that holds `bytes` from `offset` on.
-std::vector<DeviceRange> slice(const std::vector<DeviceRange>& memory, uint64_t offset,
-                               uint64_t bytes) {
-  std::vector<DeviceRange> part;
-  for (const DeviceRange& range : memory) {
-    if (offset >= range.bytes) {
-      offset -= range.bytes;
-      continue;
-    }
-    const uint64_t length = std::min(bytes, range.bytes - offset);
-    if (length > 0) part.push_back({range.address + offset, length});
-    bytes -= length;
-    offset = 0;
-  }
-  return part;
-}
 
 WordValue plus(WordValue word, uint32_t count) {
   word.value += count;
@@ -37,12 +14,12 @@ WordValue plus(WordValue word, uint32_t count) {
 
 }  // namespace
 
-StagedMessage::StagedMessage(CopyQueue& queue, const StageEnd& end, std::vector<DeviceRange> memory,
+StagedMessage::StagedMessage(CopyQueue& queue, const StageEnd& end, std::vector<Segment> memory,
                              uint32_t first, WordValue ready, WordValue over)
     : queue_(queue),
       end_(end),
       memory_(std::move(memory)),
-      bytes_(total(memory_)),
+      bytes_(total_bytes(memory_)),
       first_(first),
       chunks_(chunks_of(bytes_)),
       ready_(ready),
@@ -53,10 +30,11 @@ std::vector<CopyRequest> StagedMessage::requests_for(uint32_t chunk) const {
   const std::vector<WordValue> ready = {ready_, plus(end_.awaited, first_ + chunk)};
   const uint64_t offset = chunk * StagingRing::kSlotBytes;
   DevicePtr slot = end_.ring->slot(first_ + chunk);
-  for (const DeviceRange& range :
-       slice(memory_, offset, std::min(StagingRing::kSlotBytes, bytes_ - offset))) {
-    const DevicePtr to = end_.fills ? slot : range.address;
-    const DevicePtr from = end_.fills ? range.address : slot;
+  std::vector<Segment> ranges;
+  slice_segments(memory_, offset, std::min(StagingRing::kSlotBytes, bytes_ - offset), &ranges);
+  for (const Segment& range : ranges) {
+    const DevicePtr to = end_.fills ? slot : address_of(range);
+    const DevicePtr from = end_.fills ? address_of(range) : slot;
     if (parts.back().pieces.size() == CopyRequest::kPieces) parts.emplace_back();
     parts.back().pieces.push_back({to, from, range.bytes});
     slot += range.bytes;

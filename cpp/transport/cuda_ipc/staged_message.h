@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cpp/device/copy_queue.h"
+#include "cpp/device/segment.h"
 #include "cpp/transport/cuda_ipc/staging_ring.h"
 
 namespace freescale::cuda {
@@ -19,12 +20,6 @@ struct StageEnd {
   WordValue signalled;
 };
 
-// A contiguous range of this rank's device memory.
-struct DeviceRange {
-  DevicePtr address = 0;
-  uint64_t bytes = 0;
-};
-
 // What one end of a ring does for one message: a copy for each chunk, between the rank's memory and
 // the slots. For the driver's thread.
 class StagedMessage {
@@ -33,10 +28,10 @@ class StagedMessage {
     return static_cast<uint32_t>((bytes + StagingRing::kSlotBytes - 1) / StagingRing::kSlotBytes);
   }
 
-  // The message's chunks are `first` and those that follow. `ready`: this rank's memory may be
-  // touched. `over`: written when it is done with.
-  StagedMessage(CopyQueue& queue, const StageEnd& end, std::vector<DeviceRange> memory,
-                uint32_t first, WordValue ready, WordValue over);
+  // The message lies in `memory` of this rank's device; its chunks are `first` and those that
+  // follow. `ready`: the memory may be touched. `over`: written when it is done with.
+  StagedMessage(CopyQueue& queue, const StageEnd& end, std::vector<Segment> memory, uint32_t first,
+                WordValue ready, WordValue over);
 
   uint32_t first() const { return first_; }
   uint32_t chunks() const { return chunks_; }
@@ -60,7 +55,7 @@ class StagedMessage {
 
   CopyQueue& queue_;
   const StageEnd end_;
-  const std::vector<DeviceRange> memory_;
+  const std::vector<Segment> memory_;
   const uint64_t bytes_;
   const uint32_t first_;
   const uint32_t chunks_;

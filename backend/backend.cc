@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "backend/device_reducer.h"
 #include "backend/dtype.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
@@ -43,7 +44,9 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<BackendOptions>(*options)),
       store_(fresh_substore(store, rank)),
-      environment_(or_refuse(store_, rank, Environment::read)) {
+      environment_(or_refuse(store_, rank, Environment::read)),
+      device_reducer_(or_refuse(
+          store_, rank, [&] { return make_device_reducer(store_, rank, size, options_); })) {
   members_.process =
       or_refuse(store_, rank, [&] { return ProcessEngine::acquire(*options_, environment_); });
   StoreAdapter adapter(store_);

@@ -54,11 +54,6 @@ class Backend final : public c10d::Backend {
   const std::vector<LinkReport>& links() const { return links_; }
   int split_count() const { return split_count_.load(); }
 
-  // The backend that combines CUDA tensors for this group; before the group is used.
-  void set_device_reducer(c10::intrusive_ptr<c10d::Backend> reducer) {
-    device_reducer_ = std::move(reducer);
-  }
-
   // Both end all operations of the group, here and at the peers. shutdown() waits before for those
   // that streams wait for; nothing else waits for a peer.
   void abort() override;
@@ -161,6 +156,11 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> reduce_by(const Call& call, std::unique_ptr<ReductionSteps> steps,
                                            const Layout& layout, Operands operands,
                                            Staging staging);
+  // One exchange, and what is to be combined then waits for who waits for the Work.
+  c10::intrusive_ptr<c10d::Work> reduce_on_device(const Call& call,
+                                                  std::shared_ptr<ReductionSteps> steps,
+                                                  const Layout& layout, Operands operands,
+                                                  Staging staging);
   // Point-to-point: there is no number, and so no Backend::collective().
   c10::intrusive_ptr<Work> start_send(const Call& call, int peer, uint32_t tag,
                                       const at::Tensor& tensor);
@@ -186,9 +186,10 @@ class Backend final : public c10d::Backend {
   uint64_t note_call(const Call& call, const Operands& operands, const Plan& plan,
                      uint32_t tag) const;
 
-  // Throws where there is none.
-  c10d::Backend& device_reducer(OpKind op) const;
-  ReductionTask reduction_task(const Call& call, const c10d::ReduceOp& reduction) const;
+  // Whether another backend is to combine them.
+  bool hands_on(const std::vector<at::Tensor>& tensors) const;
+  ReductionTask reduction_task(const Call& call, c10::Device device,
+                               const c10d::ReduceOp& reduction) const;
   c10::intrusive_ptr<c10d::Work> all_reduce_flat(const Call& call,
                                                  const std::vector<at::Tensor>& tensors,
                                                  const c10d::ReduceOp& reduction);
@@ -210,6 +211,7 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Environment environment_;
   std::vector<LinkReport> links_;
+  // What combines CUDA tensors for this group; null: itself.
   c10::intrusive_ptr<c10d::Backend> device_reducer_;
   std::shared_ptr<GroupContext> context_;
 

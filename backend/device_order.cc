@@ -31,6 +31,18 @@ Status DeviceOrder::order_current_stream() {
   return call->wait_on(driver_stream(current_stream(device_)));
 }
 
+void DeviceOrder::do_rest_once(const std::function<void()>& rest) {
+  bool first = false;
+  std::call_once(rest_done_, [&] {
+    rest();
+    c10::Event event(device_.type());
+    event.record(current_stream(device_));
+    rest_ = std::move(event);
+    first = true;
+  });
+  if (!first) rest_->block(current_stream(device_));
+}
+
 void DeviceOrder::finish() {
   std::shared_ptr<cuda::CudaCall> call;
   {

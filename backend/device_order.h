@@ -3,10 +3,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include "cpp/base/status.h"
@@ -45,6 +47,11 @@ class DeviceOrder {
   // there is nothing to wait for.
   Status order_current_stream();
 
+  // Runs `rest` with the caller's current stream, which has come to the end of the call; but the
+  // streams of later callers only wait for what the first one's did. If it throws, the next caller
+  // is the first.
+  void do_rest_once(const std::function<void()>& rest);
+
   // The call is over on the host: its memory is let go of.
   void finish();
   // For the completion of a call, while the engine exists: runs `task` where calls of the driver
@@ -56,7 +63,9 @@ class DeviceOrder {
   const bool submits_ahead_;
   const Defer defer_;
   Completion submitted_;
-  std::mutex mutex_;  // guards call_
+  std::once_flag rest_done_;
+  std::optional<c10::Event> rest_;  // recorded once that is set
+  std::mutex mutex_;                // guards call_
   std::shared_ptr<cuda::CudaCall> call_;
 };
 

@@ -5,11 +5,13 @@
 #include <tuple>
 
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/backend.h"
 #include "backend/bind_balance.h"
+#include "backend/device_reducer.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/options.h"
@@ -47,12 +49,12 @@ void bind_options(py::module_& module) {
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(
       module, "Options", "Settings of one process group.")
       .def(py::init([](int priority, std::chrono::milliseconds timeout,
-                       std::optional<Microseconds> aging) {
+                       std::optional<Microseconds> aging, std::optional<std::string> reductions) {
              return c10::make_intrusive<Options>(priority_from(priority), timeout,
-                                                 checked_aging(aging));
+                                                 checked_aging(aging), std::move(reductions));
            }),
            py::arg("priority") = 0, py::arg("timeout") = kBackendDefaultTimeout,
-           py::arg("aging") = py::none())
+           py::arg("aging") = py::none(), py::arg("reductions") = py::none())
       .def_property(
           "priority", [](const Options& self) { return static_cast<int>(self.priority); },
           [](Options& self, int priority) { self.priority = priority_from(priority); },
@@ -64,6 +66,9 @@ void bind_options(py::module_& module) {
           },
           "How long an operation waits before it climbs one priority level. None: whatever the "
           "process has.")
+      .def_readwrite("reductions", &Options::reductions,
+                     "Who combines CUDA tensors, \"nccl\" or \"exchange\". None: NCCL where there "
+                     "is one.")
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def(
           "__deepcopy__",
@@ -90,8 +95,6 @@ void bind_backend(py::module_& module) {
       .def(
           "perform_nocolor_split", [](Backend&, const py::object&) {}, py::arg("device"),
           "Does nothing: ranks outside a split need not take part in it.")
-      .def("_set_device_reducer", &Backend::set_device_reducer, py::arg("reducer"),
-           "Gives the group the backend that combines CUDA tensors, before the group is used.")
       .def("comm_split_count", &Backend::split_count, "How many groups were split off this one.")
       .def(
           "links",
@@ -103,6 +106,16 @@ void bind_backend(py::module_& module) {
             return links;
           },
           "(rank, transport, why) for every member.");
+
+  module.def(
+      "_set_device_reducer_factory",
+      // Not as a std::function, whose annotation allows neither None nor plain int.
+      [](const py::function& factory) {
+        set_device_reducer_factory(factory.cast<DeviceReducerFactory>());
+      },
+      py::arg("factory"),
+      "Sets what makes the backend that combines a new group's CUDA tensors, of store, rank, "
+      "size and options; it returns None where the group's exchanges are to do it.");
 }
 
 void bind_statistics(py::module_& module) {

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -16,8 +18,12 @@ namespace freescale {
 struct BackendOptions final : c10d::Backend::Options {
   explicit BackendOptions(Priority priority = Priority::kNormal,
                           std::chrono::milliseconds timeout = kBackendDefaultTimeout,
-                          std::optional<std::chrono::microseconds> aging = std::nullopt)
-      : c10d::Backend::Options("freescale", timeout), priority(priority), aging(aging) {}
+                          std::optional<std::chrono::microseconds> aging = std::nullopt,
+                          std::optional<std::string> reductions = std::nullopt)
+      : c10d::Backend::Options("freescale", timeout),
+        priority(priority),
+        aging(aging),
+        reductions(std::move(reductions)) {}
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
   c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
@@ -29,6 +35,8 @@ struct BackendOptions final : c10d::Backend::Options {
   Priority priority;
   // Of the process's engine; unset: whatever it has.
   std::optional<std::chrono::microseconds> aging;
+  // Who combines CUDA tensors, "nccl" or "exchange"; unset: NCCL where there is one.
+  std::optional<std::string> reductions;
 };
 
 }  // namespace freescale

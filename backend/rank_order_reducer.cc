@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_and.h>
@@ -24,15 +23,11 @@ namespace {
 
 // Elements combined at a time over all ranks: the partial result stays in the L2 cache (128 KiB of
 // float32), and ATen, whose grain is this size, uses no second thread. More would fight for the
-// cores with the threads that move bytes.
+// cores with the threads that move bytes. A device combines all at once.
 constexpr int64_t kElementsAtOnce = 32768;
 
 constexpr int kReductions = static_cast<int>(Reduction::UNUSED);
 constexpr int kDtypes = static_cast<int>(c10::ScalarType::NumOptions);
-
-at::Tensor view_memory(std::byte* data, int64_t count, c10::ScalarType dtype) {
-  return at::from_blob(data, {count}, at::TensorOptions(at::kCPU).dtype(dtype));
-}
 
 void combine(Reduction reduction, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   switch (reduction) {
@@ -90,8 +85,16 @@ const char* reduction_name(Reduction reduction) {
   return index < std::size(kNames) ? kNames[index] : "UNUSED";
 }
 
-RankOrderReducer::RankOrderReducer(Reduction reduction, c10::ScalarType dtype)
-    : reduction_(reduction), dtype_(dtype) {}
+at::Tensor view_memory(std::byte* data, int64_t count, c10::ScalarType dtype, c10::Device device) {
+  // Told whose memory it is: else ATen would ask the driver.
+  return at::for_blob(data, {count})
+      .options(at::TensorOptions(device).dtype(dtype))
+      .target_device(device)
+      .make_tensor();
+}
+
+RankOrderReducer::RankOrderReducer(Reduction reduction, c10::ScalarType dtype, c10::Device device)
+    : reduction_(reduction), dtype_(dtype), device_(device) {}
 
 bool RankOrderReducer::supports(Reduction reduction, c10::ScalarType dtype) {
   enum : int8_t { kUnknown, kYes, kNo };
@@ -160,17 +163,16 @@ void RankOrderReducer::reduce_flat(std::byte* out, std::span<std::byte* const> c
                                    size_t own, int64_t count) const {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype_));
   const bool in_float = accumulates_in_float(contributions.size());
+  const int64_t at_once = device_.is_cpu() ? std::min(count, kElementsAtOnce) : count;
   at::Tensor accumulator;
-  if (in_float) {
-    accumulator = at::empty({std::min(count, kElementsAtOnce)}, at::TensorOptions(at::kFloat));
-  }
+  if (in_float) accumulator = at::empty({at_once}, at::TensorOptions(device_).dtype(at::kFloat));
   std::vector<at::Tensor> pieces(contributions.size());
-  for (int64_t begin = 0; begin < count; begin += kElementsAtOnce) {
-    const int64_t length = std::min(count - begin, kElementsAtOnce);
+  for (int64_t begin = 0; begin < count; begin += at_once) {
+    const int64_t length = std::min(count - begin, at_once);
     for (size_t rank = 0; rank < pieces.size(); ++rank) {
-      pieces[rank] = view_memory(contributions[rank] + begin * element, length, dtype_);
+      pieces[rank] = view(contributions[rank] + begin * element, length);
     }
-    const at::Tensor target = view_memory(out + begin * element, length, dtype_);
+    const at::Tensor target = view(out + begin * element, length);
     if (in_float) {
       at::Tensor part = accumulator.narrow(0, 0, length);
       reduce_in_float(target, pieces, part);
@@ -183,12 +185,11 @@ void RankOrderReducer::reduce_flat(std::byte* out, std::span<std::byte* const> c
 void RankOrderReducer::reduce(std::byte* out, std::span<std::byte* const> contributions, size_t own,
                               int64_t count) const {
   if (count == 0) return;
+  const PlainDispatch guard;
   if (contributions.size() == 1) {
-    const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype_);
-    if (out != contributions[0]) std::memcpy(out, contributions[0], bytes);
+    if (out != contributions[0]) view(out, count).copy_(view(contributions[0], count));
     return;
   }
-  const PlainDispatch guard;
   reduce_flat(out, contributions, own, count);
 }
 
@@ -199,7 +200,7 @@ at::Tensor premultiply(const at::Tensor& tensor, const c10d::ReduceOp& reduction
   const PlainDispatch guard;
   const at::Tensor product =
       supplement->tensor_factor.defined()
-          ? at::mul(tensor, supplement->tensor_factor.to(at::kCPU, tensor.scalar_type()))
+          ? at::mul(tensor, supplement->tensor_factor.to(tensor.device(), tensor.scalar_type()))
           : at::mul(tensor, at::Scalar(supplement->double_factor));
   return product.contiguous();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
@@ -16,6 +17,9 @@ using Reduction = c10d::ReduceOp::RedOpType;
 // Name of a reduction as Python spells it: "SUM".
 const char* reduction_name(Reduction reduction);
 
+// Memory of a device as a tensor that does not own it.
+at::Tensor view_memory(std::byte* data, int64_t count, c10::ScalarType dtype, c10::Device device);
+
 // Combines the contributions of all ranks element by element, in the order of the ranks:
 // ((c0 op c1) op c2) op ... So the result has the same bits on every rank, in every run, and
 // however the elements were cut into blocks. Calls ATen, so every dtype ATen can combine is served.
@@ -23,11 +27,13 @@ const char* reduction_name(Reduction reduction);
 // Half-precision sums, averages and products are accumulated in float32 and rounded once. AVG
 // divides the sum at the end; for integers towards zero. For bool, SUM is "or" and PRODUCT "and".
 // PREMUL_SUM counts as SUM: every rank has multiplied its contribution before (see premultiply).
+//
+// On a device it all happens when the current stream gets there.
 class RankOrderReducer {
  public:
-  RankOrderReducer(Reduction reduction, c10::ScalarType dtype);
+  RankOrderReducer(Reduction reduction, c10::ScalarType dtype, c10::Device device = at::kCPU);
 
-  // Whether ATen has a kernel for it. Tried once per pair, then remembered.
+  // Whether ATen has a kernel for it on the CPU. Tried once per pair, then remembered.
   static bool supports(Reduction reduction, c10::ScalarType dtype);
 
   // Writes the result for `count` elements to `out`. `out` may be the contribution of rank `own`;
@@ -38,6 +44,9 @@ class RankOrderReducer {
  private:
   void reduce_in_dtype(const at::Tensor& out, std::vector<at::Tensor>& contributions,
                        size_t own) const;
+  at::Tensor view(std::byte* data, int64_t count) const {
+    return view_memory(data, count, dtype_, device_);
+  }
   void reduce_in_float(const at::Tensor& out, const std::vector<at::Tensor>& contributions,
                        at::Tensor& accumulator) const;
   void divide(at::Tensor& sum, size_t ranks) const;
@@ -47,6 +56,7 @@ class RankOrderReducer {
 
   const Reduction reduction_;
   const c10::ScalarType dtype_;
+  const c10::Device device_;
 };
 
 // `tensor` times the factor of a PREMUL_SUM: what this rank contributes.

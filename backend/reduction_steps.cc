@@ -40,17 +40,30 @@ Range nth_range(int64_t elements, int64_t length, int64_t index) {
   return {std::min(elements, index * length), std::min(elements, (index + 1) * length)};
 }
 
+// At least one: see ReductionSteps::blocks().
+int64_t count_blocks(int64_t elements, int64_t block) {
+  return std::max<int64_t>(ceil_divide(elements, block), 1);
+}
+
+int64_t longest(const std::vector<int64_t>& elements) {
+  return *std::max_element(elements.begin(), elements.end());
+}
+
 // What the kinds of reduction share: scratch memory for the peers' contributions.
 class StepsWithScratch : public ReductionSteps {
+ public:
+  const at::Tensor& scratch_memory() const override { return scratch_; }
+
  protected:
-  // `slice` elements from each peer, in each of `slots` slots.
-  StepsWithScratch(const ReductionTask& task, int64_t slice, int64_t slots)
+  // `slice` elements from each peer, for as many of `blocks` blocks as are under way at a time.
+  StepsWithScratch(const ReductionTask& task, int64_t slice, int64_t blocks)
       : task_(task),
-        reducer_(task.reduction, task.dtype),
+        reducer_(task.reduction, task.dtype, task.device),
         slice_bytes_(slice * task.element_bytes()) {
     const PlainDispatch guard;
+    const int64_t slots = std::min<int64_t>(blocks, kBlocksInFlight);
     const auto bytes = static_cast<int64_t>(slice_bytes_) * (task.size - 1) * slots;
-    scratch_ = at::empty({bytes}, at::TensorOptions(at::kByte));
+    scratch_ = at::empty({bytes}, at::TensorOptions(task.device).dtype(at::kByte));
     scratch_data_ = static_cast<std::byte*>(scratch_.mutable_data_ptr());
   }
 
@@ -131,13 +144,13 @@ class BlockedAllReduce final : public StepsWithScratch {
  public:
   BlockedAllReduce(const ReductionTask& task, std::byte* input, std::byte* output, int64_t elements,
                    int64_t slice)
-      : StepsWithScratch(task, slice, kBlocksInFlight),
+      : StepsWithScratch(task, slice, count_blocks(elements, slice * task.size)),
         input_(input),
         output_(output),
         elements_(elements),
         block_(slice * task.size) {}
 
-  int64_t blocks() const override { return ceil_divide(elements_, block_); }
+  int64_t blocks() const override { return count_blocks(elements_, block_); }
   int stages() const override { return 2; }
 
   void plan_stage(const Block& block, int stage, Plan& plan) override {
@@ -179,14 +192,14 @@ class RootReduce final : public StepsWithScratch {
  public:
   RootReduce(const ReductionTask& task, int root, std::byte* input, std::byte* output,
              int64_t elements, int64_t block)
-      : StepsWithScratch(task, task.rank == root ? block : 0, kBlocksInFlight),
+      : StepsWithScratch(task, task.rank == root ? block : 0, count_blocks(elements, block)),
         root_(root),
         input_(input),
         output_(output),
         elements_(elements),
         block_(block) {}
 
-  int64_t blocks() const override { return std::max<int64_t>(ceil_divide(elements_, block_), 1); }
+  int64_t blocks() const override { return count_blocks(elements_, block_); }
   int stages() const override { return 1; }
 
   void plan_stage(const Block& block, int, Plan& plan) override {
@@ -222,16 +235,13 @@ class ScatterReduce final : public StepsWithScratch {
  public:
   ScatterReduce(const ReductionTask& task, std::vector<std::byte*> inputs,
                 std::vector<int64_t> elements, std::byte* output, int64_t slice)
-      : StepsWithScratch(task, slice, kBlocksInFlight),
+      : StepsWithScratch(task, slice, count_blocks(longest(elements), slice)),
         inputs_(std::move(inputs)),
         elements_(std::move(elements)),
         output_(output),
         slice_(slice) {}
 
-  int64_t blocks() const override {
-    const int64_t longest = *std::max_element(elements_.begin(), elements_.end());
-    return std::max<int64_t>(ceil_divide(longest, slice_), 1);
-  }
+  int64_t blocks() const override { return count_blocks(longest(elements_), slice_); }
   int stages() const override { return 1; }
 
   void plan_stage(const Block& block, int, Plan& plan) override {
@@ -259,8 +269,10 @@ class ScatterReduce final : public StepsWithScratch {
   const int64_t slice_;
 };
 
-// Elements per slice, a multiple of kSliceAlignment, for a rank that combines `longest` in all.
+// Elements per slice for a rank that combines `longest` in all; a multiple of kSliceAlignment where
+// there are several.
 int64_t slice_elements(const ReductionTask& task, int64_t longest) {
+  if (task.in_one_block()) return std::max<int64_t>(longest, 1);
   const auto most = static_cast<int64_t>(slice_bytes(task.size) / task.element_bytes());
   const int64_t steps =
       std::clamp<int64_t>(ceil_divide(longest, kSliceAlignment), 1, most / kSliceAlignment);
@@ -272,7 +284,7 @@ int64_t slice_elements(const ReductionTask& task, int64_t longest) {
 std::unique_ptr<ReductionSteps> all_reduce_steps(const ReductionTask& task, std::byte* input,
                                                  std::byte* output, int64_t elements) {
   const size_t received = elements * task.element_bytes() * (task.size - 1);
-  if (received <= kOneExchangeBytes || task.size == 1) {
+  if (received <= kOneExchangeBytes || task.size == 1 || task.in_one_block()) {
     return std::make_unique<OneExchangeAllReduce>(task, input, output, elements);
   }
   const int64_t slice = slice_elements(task, ceil_divide(elements, task.size));
@@ -290,8 +302,7 @@ std::unique_ptr<ReductionSteps> reduce_scatter_steps(const ReductionTask& task,
                                                      std::vector<int64_t> elements,
                                                      std::byte* output) {
   // The same on all ranks: they must cut alike.
-  const int64_t longest = *std::max_element(elements.begin(), elements.end());
-  const int64_t slice = slice_elements(task, longest);
+  const int64_t slice = slice_elements(task, longest(elements));
   return std::make_unique<ScatterReduce>(task, std::move(inputs), std::move(elements), output,
                                          slice);
 }

@@ -32,6 +32,8 @@ class ReductionSteps {
   virtual void plan_stage(const Block& block, int stage, Plan& plan) = 0;
   // The local work once that exchange is done. Throws what ATen throws.
   virtual void finish_stage(const Block& block, int stage) = 0;
+  // Where the contributions of others arrive.
+  virtual const at::Tensor& scratch_memory() const = 0;
 };
 
 // What all reductions have in common on this rank.
@@ -40,12 +42,16 @@ struct ReductionTask {
   int size = 1;
   Reduction reduction = Reduction::SUM;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
+  // Of all memory. Elsewhere than on the CPU there is one block of one stage: the local work is
+  // done by kernels, and two exchanges with a kernel between them would make a thread wait.
+  c10::Device device = at::kCPU;
 
+  bool in_one_block() const { return !device.is_cpu(); }
   size_t element_bytes() const { return c10::elementSize(dtype); }
 };
 
 // `output` = the reduction of all ranks' `input`; the two may be the same memory. One exchange of
-// everything for small tensors, reduce-scatter and all-gather by blocks for others.
+// everything for small tensors and on devices, reduce-scatter and all-gather by blocks for others.
 std::unique_ptr<ReductionSteps> all_reduce_steps(const ReductionTask& task, std::byte* input,
                                                  std::byte* output, int64_t elements);
 

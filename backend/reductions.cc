@@ -1,5 +1,5 @@
 // The collectives that combine: an exchange and a local reduction in rank order, by blocks. Those
-// of CUDA tensors are another backend's.
+// of CUDA tensors are another backend's where the group has one, and else in one block.
 
 #include <numeric>
 #include <utility>
@@ -19,11 +19,11 @@ int64_t elements_in(const Segment& segment, c10::ScalarType dtype) {
 }
 
 // What this rank contributes: `input`, or for PREMUL_SUM a multiple of it.
-std::byte* contribution(Staging& staging, const Segment& input, c10::ScalarType dtype,
+std::byte* contribution(Staging& staging, const Segment& input, const ReductionTask& task,
                         const c10d::ReduceOp& reduction) {
   if (reduction.op_ != Reduction::PREMUL_SUM) return input.data;
-  const at::Tensor view = at::from_blob(input.data, {elements_in(input, dtype)},
-                                        at::TensorOptions(at::kCPU).dtype(dtype));
+  const at::Tensor view =
+      view_memory(input.data, elements_in(input, task.dtype), task.dtype, task.device);
   const at::Tensor product = premultiply(view, reduction);
   staging.keep(product);
   return static_cast<std::byte*>(product.mutable_data_ptr());
@@ -53,32 +53,32 @@ void check_reduced_tensors(const CallSite& site, const std::vector<at::Tensor>& 
   check_dtypes(site, tensors, what, dtype, "the first one");
 }
 
-bool on_cuda(const std::vector<at::Tensor>& tensors) {
-  return !tensors.empty() && tensors[0].defined() && tensors[0].is_cuda();
+c10::Device device_of(const std::vector<at::Tensor>& tensors) {
+  return !tensors.empty() && tensors[0].defined() ? tensors[0].device() : c10::Device(at::kCPU);
 }
 
 }  // namespace
 
-c10d::Backend& Backend::device_reducer(OpKind op) const {
-  if (device_reducer_ == nullptr) {
-    throw_status(Status::invalid_argument(c10::str(
-        CallSite{rank_, op, 0},
-        "CUDA tensors are combined by NCCL's kernels, and this torch was built without NCCL")));
-  }
-  return *device_reducer_;
+bool Backend::hands_on(const std::vector<at::Tensor>& tensors) const {
+  return device_reducer_ != nullptr && device_of(tensors).is_cuda();
 }
 
-ReductionTask Backend::reduction_task(const Call& call, const c10d::ReduceOp& reduction) const {
+ReductionTask Backend::reduction_task(const Call& call, c10::Device device,
+                                      const c10d::ReduceOp& reduction) const {
   TORCH_CHECK_VALUE(RankOrderReducer::supports(reduction.op_, call.dtype), call.site, "ReduceOp.",
                     reduction_name(reduction.op_), " is not defined for dtype ",
                     dtype_name(call.dtype));
-  return {rank_, size_, reduction.op_, call.dtype};
+  return {rank_, size_, reduction.op_, call.dtype, device};
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_by(const Call& call,
                                                   std::unique_ptr<ReductionSteps> steps,
                                                   const Layout& layout, Operands operands,
                                                   Staging staging) {
+  if (!device_of(operands.inputs).is_cpu()) {
+    return reduce_on_device(call, std::move(steps), layout, std::move(operands),
+                            std::move(staging));
+  }
   const auto submit = [&steps](Engine& engine, Request request) {
     std::function<void(const OpResult&)> on_done = std::exchange(request.on_done, nullptr);
     std::make_shared<ReductionPipeline>(engine, std::move(request), std::move(steps),
@@ -88,16 +88,29 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_by(const Call& call,
   return launch(call, {}, layout, /*tag=*/0, std::move(operands), std::move(staging), submit);
 }
 
+c10::intrusive_ptr<c10d::Work> Backend::reduce_on_device(const Call& call,
+                                                         std::shared_ptr<ReductionSteps> steps,
+                                                         const Layout& layout, Operands operands,
+                                                         Staging staging) {
+  Plan plan;
+  steps->plan_stage(Block{}, 0, plan);
+  staging.keep(steps->scratch_memory());
+  // The own contribution is read after the exchange.
+  for (const at::Tensor& input : operands.inputs) staging.keep(input);
+  staging.set_combine([steps = std::move(steps)] { steps->finish_stage(Block{}, 0); });
+  return exchange(call, std::move(plan), layout, std::move(operands), std::move(staging));
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::all_reduce_flat(const Call& call,
                                                         const std::vector<at::Tensor>& tensors,
                                                         const c10d::ReduceOp& reduction) {
   check_reduced_tensors(call.site, tensors, "a tensor", call.dtype);
   check_strided_overlap(call.site, tensors);
-  const ReductionTask task = reduction_task(call, reduction);
+  const ReductionTask task = reduction_task(call, device_of(tensors), reduction);
   Staging staging;
   const Segment memory = staging.flat_in_place(tensors);
   const int64_t elements = elements_in(memory, call.dtype);
-  std::byte* const input = contribution(staging, memory, call.dtype, reduction);
+  std::byte* const input = contribution(staging, memory, task, reduction);
   return reduce_by(call, all_reduce_steps(task, input, memory.data, elements),
                    {-1, reduction.op_, static_cast<int>(tensors.size()), elements},
                    {tensors, tensors, {}, {}}, std::move(staging));
@@ -105,7 +118,7 @@ c10::intrusive_ptr<c10d::Work> Backend::all_reduce_flat(const Call& call,
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const c10d::AllreduceOptions& options) {
-  if (on_cuda(tensors)) return device_reducer(OpKind::kAllReduce).allreduce(tensors, options);
+  if (hands_on(tensors)) return device_reducer_->allreduce(tensors, options);
   return collective(OpKind::kAllReduce, dtype_of(tensors), options.timeout, options.asyncOp,
                     [&](const Call& call) {
                       check_count(call.site, "tensors", tensors.size(), 1,
@@ -121,9 +134,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  if (on_cuda(tensors)) {
-    return device_reducer(OpKind::kAllReduceCoalesced).allreduce_coalesced(tensors, options);
-  }
+  if (hands_on(tensors)) return device_reducer_->allreduce_coalesced(tensors, options);
   return collective(OpKind::kAllReduceCoalesced, dtype_of(tensors), options.timeout,
                     options.asyncOp, [&](const Call& call) {
                       TORCH_CHECK_VALUE(!tensors.empty(), call.site,
@@ -134,20 +145,20 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
                                                const c10d::ReduceOptions& options) {
-  if (on_cuda(tensors)) return device_reducer(OpKind::kReduce).reduce(tensors, options);
+  if (hands_on(tensors)) return device_reducer_->reduce(tensors, options);
   return collective(
       OpKind::kReduce, dtype_of(tensors), options.timeout, options.asyncOp, [&](const Call& call) {
         check_count(call.site, "tensors", tensors.size(), 1, "the number of tensors must be");
         check_root(call.site, options.rootRank, size_);
         check_reduced_tensors(call.site, tensors, "the tensor", call.dtype);
-        const ReductionTask task = reduction_task(call, options.reduceOp);
+        const ReductionTask task = reduction_task(call, device_of(tensors), options.reduceOp);
         const auto root = static_cast<int>(options.rootRank);
         Staging staging;
         // Only the root's tensor changes.
         const Segment memory =
             rank_ == root ? staging.in_place(tensors[0]) : staging.input(tensors[0]);
         const int64_t elements = elements_in(memory, call.dtype);
-        std::byte* const input = contribution(staging, memory, call.dtype, options.reduceOp);
+        std::byte* const input = contribution(staging, memory, task, options.reduceOp);
         return reduce_by(call, reduce_steps(task, root, input, memory.data, elements),
                          {root, options.reduceOp.op_, 1, elements}, {tensors, tensors, {}, {}},
                          std::move(staging));
@@ -157,7 +168,7 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors,
 c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
     const Call& call, const std::vector<Segment>& inputs, const Segment& output,
     const c10d::ReduceOp& reduction, size_t tensors, Operands operands, Staging staging) {
-  const ReductionTask task = reduction_task(call, reduction);
+  const ReductionTask task = reduction_task(call, device_of(operands.inputs), reduction);
   check_elements(call.site, "the output", elements_in(output, call.dtype),
                  elements_in(inputs[rank_], call.dtype), "the input for this rank has");
   std::vector<Segment> read = inputs;
@@ -167,7 +178,7 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
   std::vector<std::byte*> memory;
   std::vector<int64_t> elements;
   for (const Segment& input : inputs) {
-    memory.push_back(contribution(staging, input, call.dtype, reduction));
+    memory.push_back(contribution(staging, input, task, reduction));
     elements.push_back(elements_in(input, call.dtype));
   }
   const int64_t total = std::accumulate(elements.begin(), elements.end(), int64_t{0});
@@ -180,9 +191,7 @@ c10::intrusive_ptr<c10d::Work> Backend::scatter_reduced(
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                        std::vector<std::vector<at::Tensor>>& inputs,
                                                        const c10d::ReduceScatterOptions& options) {
-  if (on_cuda(outputs)) {
-    return device_reducer(OpKind::kReduceScatter).reduce_scatter(outputs, inputs, options);
-  }
+  if (hands_on(outputs)) return device_reducer_->reduce_scatter(outputs, inputs, options);
   return collective(
       OpKind::kReduceScatter, dtype_of(outputs), options.timeout, options.asyncOp,
       [&](const Call& call) {
@@ -203,10 +212,7 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& 
 
 c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  if (on_cuda({output})) {
-    return device_reducer(OpKind::kReduceScatterTensor)
-        ._reduce_scatter_base(output, input, options);
-  }
+  if (hands_on({output})) return device_reducer_->_reduce_scatter_base(output, input, options);
   return collective(OpKind::kReduceScatterTensor, dtype_of(input), options.timeout, options.asyncOp,
                     [&](const Call& call) {
                       check_tensor(call.site, input, "the input");
@@ -228,9 +234,8 @@ c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
 c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::ReduceScatterOptions& options) {
-  if (on_cuda(outputs)) {
-    return device_reducer(OpKind::kReduceScatterCoalesced)
-        .reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  if (hands_on(outputs)) {
+    return device_reducer_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
   }
   return collective(
       OpKind::kReduceScatterCoalesced, dtype_of(inputs), options.timeout, options.asyncOp,

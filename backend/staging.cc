@@ -116,9 +116,10 @@ void Staging::return_from(const at::Tensor& flat, const std::vector<at::Tensor>&
   }
 }
 
-void Staging::copy_back() {
-  if (copies_.empty()) return;
+void Staging::do_rest() {
+  if (!has_rest()) return;
   const PlainDispatch guard;
+  if (combine_ != nullptr) combine_();
   for (const CopyBack& copy : copies_) copy.to.copy_(copy.from);
 }
 
@@ -131,6 +132,7 @@ std::vector<at::Tensor> Staging::tensors() const {
 void Staging::release() {
   kept_.clear();
   copies_.clear();
+  combine_ = nullptr;
 }
 
 }  // namespace freescale

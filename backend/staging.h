@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -28,15 +30,19 @@ class Staging {
 
   // `bytes` of memory, not initialised.
   std::byte* scratch(size_t bytes);
-  // Keeps a tensor that the caller made and does not own.
+  // Keeps a tensor that the caller made, or that has to outlive the call.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
 
   // All memory that is owned here.
   std::vector<at::Tensor> tensors() const;
 
-  // Copies what arrived in scratch memory to the outputs it stands for; on a device when its
-  // current stream gets there. Throws what ATen throws.
-  void copy_back();
+  // What else is to be done with what has arrived, before copies back.
+  void set_combine(std::function<void()> combine) { combine_ = std::move(combine); }
+  // Whether anything is left to do once all has arrived.
+  bool has_rest() const { return combine_ != nullptr || !copies_.empty(); }
+  // Does that: combines, and copies from scratch memory to the outputs it stands for; on a device
+  // when its current stream gets there. Throws what ATen throws.
+  void do_rest();
   // Lets go of all memory.
   void release();
 
@@ -51,6 +57,7 @@ class Staging {
 
   std::vector<at::Tensor> kept_;
   std::vector<CopyBack> copies_;
+  std::function<void()> combine_;
 };
 
 // Whether the tensor's memory is its elements in row-major order, as they are.

@@ -98,14 +98,15 @@ Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands ope
       operands_(std::move(operands)),
       staging_(std::move(staging)),
       flight_(flight),
-      order_(std::move(order)) {}
+      order_(std::move(order)),
+      has_rest_(staging_.has_rest()) {}
 
-Status Work::copy_back() {
+Status Work::do_rest() {
   try {
-    staging_.copy_back();
+    staging_.do_rest();
     return {};
   } catch (const std::exception& error) {
-    return Status::system(c10::str(call_.site, "copying to an output: ", exception_text(error)));
+    return Status::system(c10::str(call_.site, "local work: ", exception_text(error)));
   }
 }
 
@@ -122,13 +123,13 @@ void Work::note_end(PathSet paths) {
 }
 
 void Work::complete(const OpResult& result) noexcept {
-  // On a device that is for the stream which waits for the call.
-  status_ = result.status.ok() && order_ == nullptr ? copy_back() : result.status;
+  // On a device the rest is for the stream which waits for the call.
+  status_ = result.status.ok() && order_ == nullptr ? do_rest() : result.status;
   if (status_.ok()) status_ = result.late;
   source_ = result.source;
   note_end(result.paths);
   operands_.inputs.clear();
-  if (order_ == nullptr) staging_.release();
+  if (order_ == nullptr || !has_rest_) staging_.release();
   // Ends the profiler's range, so it goes before anything that lets others continue.
   finish(status_.ok() ? nullptr : make_exception(status_));
   completion_.set();
@@ -188,14 +189,17 @@ bool Work::wait(std::chrono::milliseconds timeout) {
 void Work::order_stream() {
   const Status status = order_->order_current_stream();
   if (!status.ok()) throw_status(Status::system(c10::str(call_.site, status.message())));
-  std::call_once(copied_back_, [this] { copy_back_on_stream(); });
+  do_rest_on_stream();
 }
 
-void Work::copy_back_on_stream() {
-  const c10::Stream stream = current_stream(order_->device());
-  for (const at::Tensor& scratch : staging_.tensors()) record_stream(scratch, stream);
-  if (Status status = copy_back(); !status.ok()) throw_status(status);
-  staging_.release();
+void Work::do_rest_on_stream() {
+  if (order_ == nullptr || !has_rest_) return;
+  order_->do_rest_once([this] {
+    const c10::Stream stream = current_stream(order_->device());
+    for (const at::Tensor& kept : staging_.tensors()) record_stream(kept, stream);
+    if (Status status = do_rest(); !status.ok()) throw_status(status);
+    staging_.release();
+  });
 }
 
 Status Work::outcome() {
@@ -210,12 +214,14 @@ void Work::abort() {
   process->engine().close_group(*group, c10::str(call_.site, "aborted by the user"));
 }
 
-void Work::settle(c10::ivalue::Future& future) const {
-  if (status_.ok()) {
-    future.markCompleted(c10::IValue(operands_.outputs));
-  } else {
-    future.setError(make_exception(status_));
+void Work::settle(c10::ivalue::Future& future) {
+  if (!status_.ok()) return future.setError(make_exception(status_));
+  try {
+    do_rest_on_stream();
+  } catch (const std::exception&) {
+    return future.setError(std::current_exception());
   }
+  future.markCompleted(c10::IValue(operands_.outputs));
 }
 
 void Work::settle_future() {
@@ -232,7 +238,7 @@ void Work::settle_future() {
                             future = std::move(future)] { self->settle_or_warn(future); });
 }
 
-void Work::settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+void Work::settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   try {
     settle(*future);
   } catch (const std::exception& error) {

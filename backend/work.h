@@ -59,16 +59,16 @@ class Work final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
 
  private:
-  Status copy_back();
+  Status do_rest();
   void note_end(PathSet paths);
   bool wait_in_turns(Engine& engine, Completion& completion, Deadline deadline);
   bool wait_until_set(Completion& completion, std::chrono::milliseconds timeout);
   bool wait_on_host(std::chrono::milliseconds timeout);
   void order_stream();
-  void copy_back_on_stream();
+  void do_rest_on_stream();
   void settle_future();
-  void settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
-  void settle(c10::ivalue::Future& future) const;
+  void settle_or_warn(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  void settle(c10::ivalue::Future& future);
 
   const std::shared_ptr<GroupContext> context_;
   const Call call_;
@@ -76,7 +76,7 @@ class Work final : public c10d::Work {
   Staging staging_;
   const uint64_t flight_;
   const std::shared_ptr<DeviceOrder> order_;
-  std::once_flag copied_back_;  // on a device
+  const bool has_rest_;  // for the staging to do
   // Written before completion_ is set, read after.
   Status status_;
   int source_ = kAnySource;

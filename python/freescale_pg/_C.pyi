@@ -4,6 +4,7 @@ The freescale backend of torch.distributed.
 """
 
 from __future__ import annotations
+import collections.abc
 import datetime
 import numpy
 import numpy.typing
@@ -35,6 +36,7 @@ class Options(torch._C._distributed_c10d.Backend.Options):
         priority: typing.SupportsInt | typing.SupportsIndex = 0,
         timeout: datetime.timedelta = ...,
         aging: datetime.timedelta | None = None,
+        reductions: str | None = None,
     ) -> None: ...
     @property
     def aging(self) -> datetime.timedelta | None:
@@ -50,6 +52,13 @@ class Options(torch._C._distributed_c10d.Backend.Options):
         """
     @priority.setter
     def priority(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def reductions(self) -> str | None:
+        """
+        Who combines CUDA tensors, "nccl" or "exchange". None: NCCL where there is one.
+        """
+    @reductions.setter
+    def reductions(self, arg0: str | None) -> None: ...
 
 class Backend(torch._C._distributed_c10d.Backend):
     """
@@ -68,10 +77,6 @@ class Backend(torch._C._distributed_c10d.Backend):
     def _set_default_timeout(self, timeout: datetime.timedelta) -> None:
         """
         Sets the timeout of later operations.
-        """
-    def _set_device_reducer(self, reducer: torch._C._distributed_c10d.Backend) -> None:
-        """
-        Gives the group the backend that combines CUDA tensors, before the group is used.
         """
     def comm_split_count(self) -> int:
         """
@@ -113,6 +118,11 @@ class OpStatistics:
     def op(self) -> str: ...
     @property
     def priority(self) -> int: ...
+
+def _set_device_reducer_factory(factory: collections.abc.Callable) -> None:
+    """
+    Sets what makes the backend that combines a new group's CUDA tensors, of store, rank, size and options; it returns None where the group's exchanges are to do it.
+    """
 
 def flight_dump() -> str:
     """

@@ -7,6 +7,7 @@ from freescale_pg._extension import _C
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+    from torch.distributed import Store
     from torch.distributed.distributed_c10d import GroupName
 
 
@@ -35,28 +36,36 @@ def create_backend(request: "_DistributedBackendOptions", options: object) -> _C
     settings._timeout = request.timeout
     settings.group_name = cast("GroupName", request.group_id)
     settings.global_ranks_in_group = request.global_ranks_in_group
-    backend = _C.Backend(request.store, request.group_rank, request.group_size, settings)
-    reducer = _nccl_backend(request)
-    if reducer is not None:
-        backend._set_device_reducer(reducer)
-    return backend
+    return _C.Backend(request.store, request.group_rank, request.group_size, settings)
 
 
-def _nccl_backend(request: "_DistributedBackendOptions") -> "Backend | None":
-    """Makes the NCCL backend that combines CUDA tensors; None where torch or the machine has none.
+def _make_device_reducer(
+    store: "Store", rank: int, size: int, options: _C.Options
+) -> "Backend | None":
+    """Makes the NCCL backend that combines a group's CUDA tensors; None where exchanges do.
 
     It connects to nobody before it is first used.
+
+    Raises:
+        ValueError: The options ask for NCCL, and this torch or this machine has none.
     """
     import torch
     from torch.distributed import PrefixStore, is_nccl_available
 
+    if options.reductions == "exchange":
+        return None
     if not (torch.cuda.is_available() and is_nccl_available()):
+        if options.reductions == "nccl":
+            lack = "NCCL" if torch.cuda.is_available() else "usable CUDA device"
+            raise ValueError(f"rank {rank}: Options(reductions='nccl'), but torch finds no {lack}")
         return None
     from torch.distributed import ProcessGroupNCCL
 
-    options = ProcessGroupNCCL.Options()
-    options._timeout = request.timeout
-    options.group_name = cast("GroupName", request.group_id)
-    options.global_ranks_in_group = request.global_ranks_in_group
-    store = PrefixStore("nccl", request.store)
-    return ProcessGroupNCCL(store, request.group_rank, request.group_size, options)
+    settings = ProcessGroupNCCL.Options()
+    settings._timeout = options._timeout
+    settings.group_name = options.group_name
+    settings.global_ranks_in_group = options.global_ranks_in_group
+    return ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, settings)
+
+
+_C._set_device_reducer_factory(_make_device_reducer)

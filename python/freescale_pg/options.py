@@ -18,36 +18,54 @@ class Options(_C.Options):
         aging: An operation that waits this long climbs one level. It belongs to the process, not
             to the group: all groups that give it must give the same. None: the process's value,
             100 ms unless ``FREESCALE_AGING_MS`` says otherwise.
+        reductions: Who combines CUDA tensors. ``"nccl"``: an inner ProcessGroupNCCL, with its
+            kernels and without priorities. ``"exchange"``: one exchange by copy engines, then
+            ATen's kernels in rank order, so that all ranks and runs get the same bits; every rank
+            receives all it combines, which costs memory and bytes (see ``docs/cuda.md``). None:
+            NCCL where torch has it. CPU tensors are always combined by exchanges.
 
     Raises:
         TypeError: An argument has the wrong type, or there is no option of that name.
-        ValueError: No such priority, or ``aging`` is not positive.
+        ValueError: No such priority or way of reductions, or ``aging`` is not positive.
 
     Example:
         >>> urgent = Options(priority=Priority.URGENT)
         >>> lookups = dist.new_group(backend="freescale", pg_options=urgent)
     """
 
-    def __init__(self, *, priority: int = Priority.NORMAL, aging: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        priority: int = Priority.NORMAL,
+        aging: timedelta | None = None,
+        reductions: str | None = None,
+    ) -> None:
         chosen = as_priority(priority)
-        if aging is None:
-            super().__init__(priority=chosen)
-            return
-        if not isinstance(aging, timedelta):
-            raise TypeError(f"aging must be a datetime.timedelta, got {aging!r}")
-        if aging <= timedelta(0):
-            raise ValueError(f"aging must be longer than zero, got {aging}")
-        super().__init__(priority=chosen, aging=aging)
+        if aging is not None:
+            _check_aging(aging)
+        if reductions not in (None, "nccl", "exchange"):
+            raise ValueError(f"reductions must be 'nccl', 'exchange' or None, got {reductions!r}")
+        super().__init__(priority=chosen, aging=aging, reductions=reductions)
 
-    def __reduce__(self) -> tuple[Callable[..., "Options"], tuple[int, timedelta | None]]:
+    def __reduce__(self) -> tuple[Callable[..., "Options"], tuple[object, ...]]:
         """What pickle keeps: for groups that are made in other processes."""
-        return _remade, (int(self.priority), self.aging)
+        return _remade, (int(self.priority), self.aging, self.reductions)
 
     def __repr__(self) -> str:
-        """For example ``Options(priority=Priority.URGENT, aging=None)``."""
+        """For example ``Options(priority=Priority.URGENT, aging=None, reductions=None)``."""
         priority = as_priority(self.priority)
-        return f"Options(priority=Priority.{priority.name}, aging={self.aging!r})"
+        return (
+            f"Options(priority=Priority.{priority.name}, aging={self.aging!r},"
+            f" reductions={self.reductions!r})"
+        )
 
 
-def _remade(priority: int, aging: timedelta | None) -> Options:
-    return Options(priority=priority, aging=aging)
+def _check_aging(aging: timedelta) -> None:
+    if not isinstance(aging, timedelta):
+        raise TypeError(f"aging must be a datetime.timedelta, got {aging!r}")
+    if aging <= timedelta(0):
+        raise ValueError(f"aging must be longer than zero, got {aging}")
+
+
+def _remade(priority: int, aging: timedelta | None, reductions: str | None) -> Options:
+    return Options(priority=priority, aging=aging, reductions=reductions)

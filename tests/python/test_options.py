@@ -24,6 +24,7 @@ pytestmark = pytest.mark.freescale_only
         ({"priority": 3}, ValueError, "priority 3 does not exist.*BACKGROUND=2"),
         ({"aging": 0.1}, TypeError, "aging must be a datetime.timedelta, got 0.1"),
         ({"aging": timedelta(0)}, ValueError, "aging must be longer than zero, got 0:00:00"),
+        ({"reductions": "gloo"}, ValueError, "must be 'nccl', 'exchange' or None, got 'gloo'"),
         ({"ageing": timedelta(1)}, TypeError, "ageing"),
     ],
 )
@@ -48,10 +49,13 @@ def test_options_can_be_copied() -> None:
 
 
 def test_options_can_be_pickled() -> None:
-    options = fs.Options(priority=fs.Priority.LOW, aging=timedelta(milliseconds=30))
+    options = fs.Options(
+        priority=fs.Priority.LOW, aging=timedelta(milliseconds=30), reductions="exchange"
+    )
     sent = pickle.loads(pickle.dumps(options))
     assert (sent.priority, sent.aging) == (fs.Priority.LOW, timedelta(milliseconds=30))
-    assert repr(sent) == f"Options(priority=Priority.LOW, aging={timedelta(milliseconds=30)!r})"
+    aging = repr(timedelta(milliseconds=30))
+    assert repr(sent) == f"Options(priority=Priority.LOW, aging={aging}, reductions='exchange')"
 
 
 def check_copied_options(rank: int, size: int) -> None:

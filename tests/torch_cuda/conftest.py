@@ -40,3 +40,9 @@ def run_ranks(
         pytest.fail("no --stand-ins: the tests run by make test-torch-cuda", pytrace=False)
     start_fork_server(folder.resolve())
     yield Ranks(request.config.getoption("--backend"), tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(params=["ahead", "proxy"])
+def submission(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of ranks for each way of submitting copies that there is."""
+    return {"FREESCALE_CUDA_SUBMISSION": request.param}

@@ -13,14 +13,6 @@ from harness.rank import open_store
 from ranks import Ranks
 from stand_in import Gate, set_capturing
 
-# Each way of submitting copies that there is.
-SUBMISSIONS = ["ahead", "proxy"]
-
-
-@pytest.fixture(params=SUBMISSIONS)
-def submission(request: pytest.FixtureRequest) -> dict[str, str]:
-    return {"FREESCALE_CUDA_SUBMISSION": request.param}
-
 
 def pieces(rank: int, world_size: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """What a rank sends to each: ragged, with nothing to one of them."""

@@ -80,6 +80,14 @@ constexpr Variable kVariables[] = {
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.first_sequence = parse_number<int64_t>(name, text, 0);
      }},
+    {"FREESCALE_HEARTBEAT_MS",
+     [](std::string_view name, std::string_view text, Environment& environment) {
+       environment.heartbeat = std::chrono::milliseconds(parse_number<int32_t>(name, text, 1));
+     }},
+    {"FREESCALE_HOST", [](std::string_view, std::string_view text,
+                          Environment& environment) { environment.host = text; }},
+    {"FREESCALE_IFNAME", [](std::string_view, std::string_view text,
+                            Environment& environment) { environment.interfaces = text; }},
     {"FREESCALE_POLICY",
      [](std::string_view, std::string_view text, Environment& environment) {
        environment.policy = PriorityPolicy::parse(text);
@@ -88,6 +96,8 @@ constexpr Variable kVariables[] = {
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.spin = std::chrono::microseconds(parse_number<int32_t>(name, text, 0));
      }},
+    // Read by ucx::UcpLibrary, which knows nothing of this list.
+    {"FREESCALE_UCX_LIBRARY", [](std::string_view, std::string_view, Environment&) {}},
     {"TORCH_FR_BUFFER_SIZE",
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.flight_records = static_cast<size_t>(parse_number<int32_t>(name, text, 0));

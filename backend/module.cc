@@ -107,6 +107,8 @@ void bind_backend(py::module_& module) {
           },
           "(rank, transport, why) for every member.");
 
+  module.def("_set_ucx_candidates", &ProcessEngine::set_ucx_candidates, py::arg("paths"),
+             "Sets where else UCX may be: paths of libucp.so.0.");
   module.def(
       "_set_device_reducer_factory",
       // Not as a std::function, whose annotation allows neither None nor plain int.

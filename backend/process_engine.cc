@@ -58,6 +58,18 @@ LinkWrapper link_wrapper(std::optional<uint64_t> rate) {
   };
 }
 
+std::mutex ucx_candidates_mutex;
+
+std::vector<std::string>& known_ucx_candidates() {
+  static auto* const candidates = new std::vector<std::string>();
+  return *candidates;
+}
+
+std::vector<std::string> ucx_candidates() {
+  const std::lock_guard lock(ucx_candidates_mutex);
+  return known_ucx_candidates();
+}
+
 std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
                                  const std::vector<OpStatistics>& other) {
   std::map<std::pair<OpKind, Priority>, OpStatistics> sums;
@@ -79,6 +91,11 @@ std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
 }
 
 }  // namespace
+
+void ProcessEngine::set_ucx_candidates(std::vector<std::string> paths) {
+  const std::lock_guard lock(ucx_candidates_mutex);
+  known_ucx_candidates() = std::move(paths);
+}
 
 std::shared_ptr<ProcessEngine> ProcessEngine::acquire(const BackendOptions& options,
                                                       const Environment& environment) {
@@ -105,7 +122,13 @@ ProcessEngine::ProcessEngine(const BackendOptions& options, const Environment& e
     : fork_generation_(fork_generation.load()),
       aging_(choose_aging(options, environment)),
       emulated_link_rate_(environment.emulated_link_rate) {
-  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(link_wrapper(emulated_link_rate_));
+  MeshOptions mesh_options;
+  mesh_options.wrap = link_wrapper(emulated_link_rate_);
+  mesh_options.host = environment.host;
+  mesh_options.network.libraries = ucx_candidates();
+  mesh_options.network.interfaces = environment.interfaces;
+  mesh_options.network.heartbeat = environment.heartbeat;
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(std::move(mesh_options));
   if (!mesh.ok()) throw_status(mesh.status());
   mesh_ = std::move(mesh.value());
   EngineOptions engine_options;

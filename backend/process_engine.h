@@ -24,6 +24,10 @@ class ProcessEngine {
   static std::shared_ptr<ProcessEngine> acquire(const BackendOptions& options,
                                                 const Environment& environment);
 
+  // Where else than among the system's libraries UCX may be; for engines made later. Python knows,
+  // which has installed it.
+  static void set_ucx_candidates(std::vector<std::string> paths);
+
   // The one that is in use, or null.
   static std::shared_ptr<ProcessEngine> current();
 

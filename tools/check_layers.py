@@ -24,6 +24,7 @@ CXX_LAYERS = (
     "cpp/transport",
     "cpp/transport/shm",
     "cpp/transport/cuda_ipc",
+    "cpp/transport/ucx",
     "cpp/rendezvous",
     "cpp/scheduler",
     "cpp/collectives",

@@ -20,6 +20,7 @@ struct Endpoint {
   Secret knock{};         // a connecting process must present it
   Secret welcome{};       // the accepting process answers with it
   uint64_t group_id = 0;  // proposed by this rank; rank 0's counts
+  uint64_t host = 0;      // see host_identity()
   std::string socket;     // abstract Unix socket name
 
   std::string encode() const;

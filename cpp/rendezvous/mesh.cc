@@ -20,6 +20,8 @@
 #include "cpp/base/service_thread.h"
 #include "cpp/base/text.h"
 #include "cpp/rendezvous/endpoint.h"
+#include "cpp/rendezvous/host_identity.h"
+#include "cpp/rendezvous/network_peers.h"
 #include "cpp/rendezvous/shm_handshake.h"
 
 namespace freescale {
@@ -44,6 +46,7 @@ ShmGeometry geometry_for(int ranks) {
 }
 
 std::string endpoint_key(int rank) { return "endpoint/" + std::to_string(rank); }
+std::string network_key(int rank) { return "network/" + std::to_string(rank); }
 
 // What `rank` has published.
 Result<Endpoint> read_endpoint(KeyValueStore& store, int rank, Deadline deadline) {
@@ -124,7 +127,7 @@ std::string why_gone(const ConnectedPeer& peer, const std::string& words) {
 // accepted, so they need none.
 class MeshCore {
  public:
-  explicit MeshCore(LinkWrapper wrap) : wrap_(std::move(wrap)) {}
+  explicit MeshCore(MeshOptions options) : options_(std::move(options)) {}
   Status start();
   ~MeshCore();
 
@@ -140,6 +143,14 @@ class MeshCore {
                                           Deadline deadline);
   ConnectedPeer* find_or_wait(const EngineId& engine, Deadline deadline);
   Status add_peer(ConnectedPeer peer);
+  Status watch_process(ConnectedPeer& peer);
+
+  bool same_host(const Endpoint& peer) const { return peer.host == self_.endpoint.host; }
+  // Makes this process reachable from other hosts.
+  Status enter_network(KeyValueStore& store, int rank);
+  Result<NetworkAddress> network_address(KeyValueStore& store, int rank, Deadline deadline);
+  Result<ConnectedPeer> connect_network(KeyValueStore& store, int rank, const Endpoint& peer,
+                                        Deadline deadline);
   void note_accept_trouble(Status trouble);
   Status accept_trouble(bool at_once);
 
@@ -153,7 +164,7 @@ class MeshCore {
   int next_timeout_ms() const;
   Status watch(int fd);
 
-  const LinkWrapper wrap_;
+  const MeshOptions options_;
   SharedMemory doorbell_memory_;
   LocalIdentity self_;
   UniqueFd listener_;
@@ -163,10 +174,12 @@ class MeshCore {
   std::mutex connect_mutex_;              // one connecting thread at a time: no double links
   std::mutex mutex_;                      // guards the four below
   std::condition_variable peer_added_;
-  std::map<EngineId, ConnectedPeer> peers_;
-  Status accept_trouble_;  // why this rank cannot be connected to
+  std::map<EngineId, ConnectedPeer> peers_;  // stable, and none is removed
+  Status accept_trouble_;                    // why this rank cannot be connected to
   Nanoseconds accept_trouble_since_ = 0;
   std::thread thread_;
+  std::mutex network_mutex_;               // guards the making of the next
+  std::unique_ptr<NetworkPeers> network_;  // last: its thread adds peers
 };
 
 Status MeshCore::start() {
@@ -178,6 +191,7 @@ Status MeshCore::start() {
   for (auto* id : {&endpoint.engine, &endpoint.knock, &endpoint.welcome}) {
     *id = {random_u64(), random_u64()};
   }
+  endpoint.host = host_identity(options_.host);
   self_.doorbell = &doorbell_memory_;
   Result<UniqueFd> listener = listen_unix(&endpoint.socket);
   if (!listener.ok()) return listener.status();
@@ -196,6 +210,7 @@ Status MeshCore::start() {
 }
 
 MeshCore::~MeshCore() {
+  network_.reset();
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
@@ -246,6 +261,13 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
                                          Deadline deadline) {
   Result<std::vector<Endpoint>> endpoints = exchange_endpoints(store, rank, size, deadline);
   if (!endpoints.ok()) return endpoints.status();
+  const auto is_near = [this](const Endpoint& endpoint) { return same_host(endpoint); };
+  if (!std::all_of(endpoints.value().begin(), endpoints.value().end(), is_near)) {
+    if (Status status = enter_network(store, rank); !status.ok()) {
+      return Status(status.code(), "rank " + std::to_string(rank) +
+                                       " has to reach other hosts: " + status.message());
+    }
+  }
   Membership membership;
   membership.group_id = endpoints.value()[0].group_id;
   for (int peer = 0; peer < size; ++peer) {
@@ -259,7 +281,8 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
       return about_peer(rank, peer, why_unreachable(store, peer, connected.status()));
     }
     membership.links.push_back(connected.value()->link);
-    membership.reports.push_back({peer, "shm", connected.value()->probe});
+    const ConnectedPeer& found = *connected.value();
+    membership.reports.push_back({peer, found.socket != nullptr ? "shm" : "ucx", found.probe});
   }
   return membership;
 }
@@ -273,8 +296,10 @@ Result<ConnectedPeer*> MeshCore::reach(KeyValueStore& store, int rank, const End
   if (self_.endpoint.engine < peer.engine) {
     std::lock_guard<std::mutex> connecting(connect_mutex_);
     if (ConnectedPeer* known = find_or_wait(peer.engine, Deadline::at(0))) return known;
-    Result<ConnectedPeer> fresh = connect_shm(self_, peer, geometry_for(size), deadline,
-                                              [&] { return refusal_of(store, rank); });
+    Result<ConnectedPeer> fresh = same_host(peer)
+                                      ? connect_shm(self_, peer, geometry_for(size), deadline,
+                                                    [&] { return refusal_of(store, rank); })
+                                      : connect_network(store, rank, peer, deadline);
     if (!fresh.ok()) return fresh.status();
     if (Status status = add_peer(std::move(fresh.value())); !status.ok()) return status;
   }
@@ -291,10 +316,54 @@ Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank
     // This rank's own trouble may be why the peer gave up.
     if (Status trouble = accept_trouble(!refusal.ok()); !trouble.ok()) return trouble;
     if (!refusal.ok()) return refusal;
-    const Status knock = connect_unix(peer.socket, Deadline::at(0)).status();
-    if (knock.code() == StatusCode::kPeerLost) return knock;
+    if (same_host(peer)) {
+      const Status knock = connect_unix(peer.socket, Deadline::at(0)).status();
+      if (knock.code() == StatusCode::kPeerLost) return knock;
+    }
     if (deadline.passed(now_ns())) return Status::timed_out("Timed out waiting for its connection");
   }
+}
+
+Status MeshCore::enter_network(KeyValueStore& store, int rank) {
+  const std::lock_guard making(network_mutex_);
+  if (network_ == nullptr) {
+    if (options_.wrap) {
+      return Status::invalid_argument("links of an emulated rate lead to ranks of one host only");
+    }
+    const ucx::Wakers wakers{
+        .arrived = [this] { doorbell().ring(); },
+        .all = [this] { doorbell().ring_always(Doorbell::kCaller | Doorbell::kEngine); }};
+    // A peer that cannot be added is missed by who waits for it.
+    const auto on_peer = [this](ConnectedPeer peer) {
+      static_cast<void>(add_peer(std::move(peer)));
+    };
+    auto network = NetworkPeers::create(self_.endpoint, options_.network, wakers, on_peer);
+    if (!network.ok()) return network.status();
+    network_ = std::move(network.value());
+  }
+  return store.set(network_key(rank), network_->address().encode());
+}
+
+Result<NetworkAddress> MeshCore::network_address(KeyValueStore& store, int rank,
+                                                 Deadline deadline) {
+  while (true) {
+    const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
+    Result<std::string> text = store.get(network_key(rank), turn);
+    if (text.ok()) return NetworkAddress::decode(text.value());
+    if (text.status().code() != StatusCode::kTimedOut) return text.status();
+    if (Status refusal = refusal_of(store, rank); !refusal.ok()) return refusal;
+    if (deadline.passed(now_ns())) {
+      return Status::timed_out("Timed out waiting for its network address");
+    }
+  }
+}
+
+Result<ConnectedPeer> MeshCore::connect_network(KeyValueStore& store, int rank,
+                                                const Endpoint& peer, Deadline deadline) {
+  Result<NetworkAddress> address = network_address(store, rank, deadline);
+  if (!address.ok()) return address.status();
+  return network_->connect(peer, address.value(), deadline,
+                           [&] { return refusal_of(store, rank); });
 }
 
 ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline) {
@@ -305,7 +374,7 @@ ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline)
     if (left.count() == 0) return nullptr;
     peer_added_.wait_for(lock, left);
   }
-  return &peers_.at(engine);  // stable: std::map, and peers are never removed
+  return &peers_.at(engine);
 }
 
 void MeshCore::note_accept_trouble(Status trouble) {
@@ -323,11 +392,20 @@ Status MeshCore::accept_trouble(bool at_once) {
 
 Status MeshCore::add_peer(ConnectedPeer peer) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (peer.socket != nullptr) {
+    if (Status status = watch_process(peer); !status.ok()) return status;
+  }
+  peers_.emplace(peer.engine, std::move(peer));
+  peer_added_.notify_all();
+  return {};
+}
+
+Status MeshCore::watch_process(ConnectedPeer& peer) {
   if (Status status = watch(peer.socket->get()); !status.ok()) return status;
   if (peer.pidfd.valid()) {
     if (Status status = watch(peer.pidfd.get()); !status.ok()) return status;
   }
-  if (wrap_) peer.link = wrap_(peer.link);
+  if (options_.wrap) peer.link = options_.wrap(peer.link);
   peer.link->set_tell_peer([socket = std::weak_ptr(peer.socket)](const std::string& why) {
     if (const auto open = socket.lock()) send_last_words(*open, kGivenUp + why);
   });
@@ -335,8 +413,6 @@ Status MeshCore::add_peer(ConnectedPeer peer) {
     const auto open = socket.lock();
     return open ? send_aside(*open, bytes, fds) : Status::peer_lost("the peer is lost");
   });
-  peers_.emplace(peer.engine, std::move(peer));
-  peer_added_.notify_all();
   return {};
 }
 
@@ -439,8 +515,8 @@ void MeshCore::lose(ConnectedPeer& peer, const std::string& last_words) {
 Mesh::Mesh(std::unique_ptr<MeshCore> core) : core_(std::move(core)) {}
 Mesh::~Mesh() = default;
 
-Result<std::unique_ptr<Mesh>> Mesh::create(LinkWrapper wrap) {
-  auto core = std::make_unique<MeshCore>(std::move(wrap));
+Result<std::unique_ptr<Mesh>> Mesh::create(MeshOptions options) {
+  auto core = std::make_unique<MeshCore>(std::move(options));
   if (Status status = core->start(); !status.ok()) return status;
   return std::unique_ptr<Mesh>(new Mesh(std::move(core)));
 }

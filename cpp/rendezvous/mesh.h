@@ -10,13 +10,14 @@
 #include "cpp/rendezvous/key_value_store.h"
 #include "cpp/transport/shm/doorbell.h"
 #include "cpp/transport/transport.h"
+#include "cpp/transport/ucx/network.h"
 
 namespace freescale {
 
 // How one pair of ranks is connected, and why: what a user sees when he asks for the links.
 struct LinkReport {
   int rank = 0;           // peer's rank in the group
-  std::string transport;  // "shm", "self"
+  std::string transport;  // "shm", "ucx", "self"
   std::string reason;     // what the probe found
 };
 
@@ -27,8 +28,16 @@ struct Membership {
   std::vector<LinkReport> reports;           // by rank
 };
 
-// Makes what groups get in the place of a link of the mesh, on top of it.
+// Makes what groups get in the place of a link within a host, on top of it.
 using LinkWrapper = std::function<std::shared_ptr<Link>(std::shared_ptr<Link>)>;
+
+struct MeshOptions {
+  LinkWrapper wrap;  // may be null; else it is called once for each link
+  // Ranks that have given different ones count as on different hosts; for experiments.
+  std::string host;
+  // For ranks of other hosts; used when there are any.
+  ucx::NetworkOptions network;
+};
 
 class MeshCore;
 
@@ -36,8 +45,7 @@ class MeshCore;
 // that accepts connections and watches peers for death (pidfd and socket).
 class Mesh {
  public:
-  // `wrap` may be null; else it is called once for each link.
-  static Result<std::unique_ptr<Mesh>> create(LinkWrapper wrap = nullptr);
+  static Result<std::unique_ptr<Mesh>> create(MeshOptions options = {});
   // Hangs up on all peers. Links that others still hold stay readable.
   ~Mesh();
   Mesh(const Mesh&) = delete;

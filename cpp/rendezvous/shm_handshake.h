@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -9,6 +8,7 @@
 
 #include "cpp/base/status.h"
 #include "cpp/base/unique_fd.h"
+#include "cpp/rendezvous/connected_peer.h"
 #include "cpp/rendezvous/endpoint.h"
 #include "cpp/rendezvous/unix_socket.h"
 #include "cpp/transport/shm/shm_link.h"
@@ -22,15 +22,6 @@ namespace freescale {
 // So both ends have seen real bytes go both ways through the memory before it is a link. Each also
 // tries process_vm_readv on the other (can_pull).
 
-// A link and what keeps watch over its other end.
-struct ConnectedPeer {
-  EngineId engine{};
-  std::shared_ptr<Link> link;
-  std::shared_ptr<UniqueFd> socket;  // hangs up when the peer closes its mesh
-  UniqueFd pidfd;                    // readable when the peer's process has ended; may be invalid
-  std::string probe;
-};
-
 // Of the memory in which others ring for a process.
 inline constexpr size_t kDoorbellBytes = 4096;
 
@@ -39,9 +30,6 @@ struct LocalIdentity {
   Endpoint endpoint;
   const SharedMemory* doorbell = nullptr;
 };
-
-// How often who waits for a peer looks whether it may still come.
-inline constexpr std::chrono::milliseconds kLookAgain{250};
 
 // Runs the connector's side; blocks until the deadline, or until `hope` says that the peer will not
 // answer.

@@ -329,6 +329,7 @@ void EngineCore::sleep(Lock& lock, uint32_t who, Deadline deadline, const Comple
   if (!look_once_more(lock, completion)) {
     const Deadline until =
         std::min({deadline, protocol_.earliest_deadline(), protocol_.retry_at()});
+    protocol_.before_sleep();
     lock.unlock();
     call_next();
     // Who found the lock taken since the last look, and left, relies on this one.

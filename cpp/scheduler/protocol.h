@@ -47,6 +47,8 @@ class Protocol {
   // Messages in device memory.
   bool poll_devices();
   void notify_peers();
+  // Nobody polls from here on.
+  void before_sleep();
 
   bool idle() const { return operations_.empty() && leftovers_.empty(); }
   bool has_operations() const { return !operations_.empty(); }

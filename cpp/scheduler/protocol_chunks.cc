@@ -187,4 +187,8 @@ void Protocol::notify_peers() {
   for (const auto& peer : peers_) peer->notify();
 }
 
+void Protocol::before_sleep() {
+  for (const auto& peer : peers_) peer->link().before_sleep();
+}
+
 }  // namespace freescale

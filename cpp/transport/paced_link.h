@@ -31,6 +31,7 @@ class PacedLink : public Link {
   Nanoseconds retry_at() const override { return retry_at_; }
   bool poll_chunk(int level, LinkSink& sink) override { return link_->poll_chunk(level, sink); }
   void notify() override { link_->notify(); }
+  void before_sleep() override { link_->before_sleep(); }
   bool can_pull() const override { return false; }
   Status pull(uint64_t from, std::byte* to, size_t bytes) override;
   void revoke() override { link_->revoke(); }

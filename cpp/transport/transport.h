@@ -81,6 +81,8 @@ class Link {
 
   // Wakes the peer if it sleeps and waits for what was sent since the last call.
   virtual void notify() = 0;
+  // Nobody polls from here on, until somebody is woken.
+  virtual void before_sleep() {}
 
   // Whether this side may read the peer's memory directly (proven at connect).
   virtual bool can_pull() const = 0;

@@ -1,6 +1,8 @@
 """Makes the backend of one process group: what torch calls for ``backend="freescale"``."""
 
 import copy
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from freescale_pg._extension import _C
@@ -68,4 +70,25 @@ def _make_device_reducer(
     return ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, settings)
 
 
+def _ucx_candidates() -> list[str]:
+    """Paths of the UCX libraries that Python packages brought, with the one to prefer first.
+
+    nixl's has RDMA; that of the libucx wheels (``freescale_pg[ucx]``) has not. Neither is imported.
+    """
+    found: list[Path] = []
+    for package in ("nixl_cu12", "nixl_cu13"):
+        for folder in _folders_of(package):
+            found += sorted((folder.parent / f"{package}.libs").glob("libucp-*.so*"))
+    for folder in _folders_of("libucx"):
+        found += folder.glob("lib/libucp.so.0")
+    return [str(path) for path in found]
+
+
+def _folders_of(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    return [Path(place) for place in places or []]
+
+
 _C._set_device_reducer_factory(_make_device_reducer)
+_C._set_ucx_candidates(_ucx_candidates())

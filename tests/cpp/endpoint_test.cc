@@ -15,6 +15,7 @@ TEST(endpoint_survives_the_store) {
   endpoint.knock = {1, 2};
   endpoint.welcome = {uint64_t{1} << 63, 0x123456789abcdef0};
   endpoint.group_id = 42;
+  endpoint.host = 0xfedcba9876543210;
   endpoint.socket = "freescale-0123456789abcdef0123456789abcdef";
   const Result<Endpoint> decoded = Endpoint::decode(endpoint.encode());
   CHECK_OK(decoded);
@@ -22,6 +23,7 @@ TEST(endpoint_survives_the_store) {
   CHECK(decoded.value().knock == endpoint.knock);
   CHECK(decoded.value().welcome == endpoint.welcome);
   CHECK_EQ(decoded.value().group_id, endpoint.group_id);
+  CHECK_EQ(decoded.value().host, endpoint.host);
   CHECK_EQ(decoded.value().socket, endpoint.socket);
 }
 
@@ -30,7 +32,7 @@ TEST(endpoint_of_another_version_is_refused) {
   endpoint.socket = "name";
   const std::string good = endpoint.encode();
   CHECK_OK(Endpoint::decode(good));
-  for (const std::string& bad : {std::string(), "freescale2" + good.substr(10), good.substr(0, 60),
+  for (const std::string& bad : {std::string(), "freescale1" + good.substr(10), good.substr(0, 60),
                                  std::string(5000, 'x'), good.substr(0, good.size() - 4)}) {
     const Result<Endpoint> decoded = Endpoint::decode(bad);
     CHECK_EQ(decoded.status().code(), StatusCode::kMismatch);

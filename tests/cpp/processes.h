@@ -34,7 +34,7 @@ class SharedStore : public KeyValueStore {
   struct Entry {
     std::atomic<bool> complete;
     char key[64];
-    char value[400];
+    char value[2000];
   };
   struct Table {
     std::atomic<size_t> used;

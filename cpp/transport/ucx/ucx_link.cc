@@ -1,0 +1,241 @@
+#include "cpp/transport/ucx/ucx_link.h"
+
+#include <utility>
+
+#include "cpp/base/text.h"
+
+namespace freescale::ucx {
+namespace {
+
+std::span<const std::byte> bytes_of(const MessageHeader& header) {
+  return std::as_bytes(std::span(&header, 1));
+}
+
+Segment segment_of(std::span<const std::byte> bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, Wakers wakers)
+    : worker_(std::move(worker)),
+      key_(key),
+      wakers_(std::move(wakers)),
+      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)) {
+  heard_at_ = sent_at_ = now_ns();
+}
+
+void UcxLink::close() {
+  silent_ = true;
+  if (endpoint_ != nullptr) worker_->close_endpoint(std::exchange(endpoint_, nullptr));
+}
+
+Status UcxLink::open(const std::string& address) {
+  Result<ucp_ep_h> endpoint = worker_->open_endpoint(address, *this);
+  if (!endpoint.ok()) return endpoint.status();
+  endpoint_ = endpoint.value();
+  return {};
+}
+
+void UcxLink::set_peer(uint64_t key, std::string name) {
+  peer_key_ = key;
+  const std::lock_guard lock(inbox_mutex_);
+  peer_name_ = std::move(name);
+}
+
+std::string UcxLink::peer_name() const {
+  const std::lock_guard lock(inbox_mutex_);
+  return peer_name_;
+}
+
+Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body) {
+  size_t bytes = 0;
+  for (const Segment& piece : body) bytes += piece.bytes;
+  unsent_.fetch_add(bytes);
+  sent_at_.store(now_ns(), std::memory_order_relaxed);
+  Status status = worker_->send(endpoint_, bytes_of(header), body, *this);
+  if (!status.ok()) unsent_.fetch_sub(bytes);
+  return status;
+}
+
+Status UcxLink::send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key) {
+  // What was wrong is told after the link has failed.
+  const bool refused = silent_ || (failed() && kind != MessageKind::kGivenUp);
+  if (refused || endpoint_ == nullptr) return Status::peer_lost("the link is closed");
+  const Segment piece = segment_of(body);
+  return send({.key = to_key, .kind = kind}, {&piece, 1});
+}
+
+void UcxLink::say_goodbye() {
+  static_cast<void>(send_control(MessageKind::kGoodbye, {}, peer_key_));
+  silent_ = true;
+}
+
+void UcxLink::tell_given_up(const std::string& why) {
+  static_cast<void>(send_control(MessageKind::kGivenUp, std::as_bytes(std::span(why)), peer_key_));
+}
+
+void UcxLink::keep_alive(Nanoseconds now, Nanoseconds interval) {
+  if (failed() || silent_ || peer_key_ == 0) return;
+  const Nanoseconds quiet = now - heard_at_.load(std::memory_order_relaxed);
+  if (quiet > 3 * interval) {
+    return lose(" has been silent for " + std::to_string(quiet / 1'000'000) + " ms");
+  }
+  if (now - sent_at_.load(std::memory_order_relaxed) >= interval) {
+    static_cast<void>(send_control(MessageKind::kHeartbeat, {}, peer_key_));
+  }
+}
+
+bool UcxLink::try_send(std::span<const std::byte> head, std::span<const Segment> body) {
+  if (failed() || silent_) return true;  // nobody will miss it
+  if (unsent_.load() > kMostUnsent) {
+    wants_room_.store(true);
+    if (unsent_.load() > kMostUnsent) return false;
+  }
+  std::vector<Segment> pieces{segment_of(head)};
+  pieces.insert(pieces.end(), body.begin(), body.end());
+  const MessageHeader header{
+      .key = peer_key_, .kind = MessageKind::kRecord, .number = records_sent_};
+  if (send(header, pieces).ok()) ++records_sent_;
+  return true;
+}
+
+bool UcxLink::poll_record(LinkSink& sink) {
+  worker_->poll();
+  HeldData record;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (records_.empty()) return false;
+    record = records_.take();
+  }
+  sink.on_record(record.bytes());
+  return true;
+}
+
+void UcxLink::take_credits() {
+  std::array<uint64_t, kPriorityLevels> credits;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (!std::exchange(new_credits_, false)) return;
+    credits = credits_;
+  }
+  const Nanoseconds now = now_ns();
+  for (int level = 0; level < kPriorityLevels; ++level) {
+    if (!windows_[level].note_taken(credits[level], now)) {
+      distrust("has taken chunks that were never sent");
+    }
+  }
+}
+
+bool UcxLink::can_put(int level, size_t bytes) {
+  take_credits();
+  return windows_[level].has_room(bytes);
+}
+
+bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) {
+  size_t bytes = 0;
+  for (const Segment& piece : pieces) bytes += piece.bytes;
+  if (failed() || silent_ || !can_put(level, bytes)) return false;
+  const MessageHeader header{.key = peer_key_,
+                             .kind = MessageKind::kChunk,
+                             .level = static_cast<uint8_t>(level),
+                             .number = chunks_sent_[level],
+                             .token = tag.token,
+                             .offset = tag.offset};
+  if (!send(header, pieces).ok()) return false;
+  ++chunks_sent_[level];
+  windows_[level].note_put(bytes, now_ns());
+  return true;
+}
+
+bool UcxLink::poll_chunk(int level, LinkSink& sink) {
+  Chunk chunk;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (chunks_[level].empty()) return false;
+    chunk = chunks_[level].take();
+  }
+  sink.on_chunk(chunk.tag, chunk.data.bytes());
+  taken_[level] += chunk.data.bytes().size();
+  const MessageHeader credit{.key = peer_key_,
+                             .kind = MessageKind::kCredit,
+                             .level = static_cast<uint8_t>(level),
+                             .offset = taken_[level]};
+  if (!failed() && !silent_) static_cast<void>(send(credit, {}));
+  return true;
+}
+
+Status UcxLink::pull(uint64_t, std::byte*, size_t) {
+  return Status::invalid_argument("the memory of " + peer_name() + " cannot be read from here");
+}
+
+void UcxLink::on_message(const MessageHeader& header, HeldData data) {
+  heard_at_.store(now_ns(), std::memory_order_relaxed);
+  switch (header.kind) {
+    case MessageKind::kRecord: {
+      const std::lock_guard lock(inbox_mutex_);
+      records_.add(header.number, std::move(data));
+      break;
+    }
+    case MessageKind::kChunk:
+      return on_chunk(header, std::move(data));
+    case MessageKind::kCredit:
+      return on_credit(header);
+    case MessageKind::kGoodbye:
+      return lose(" closed its end");
+    case MessageKind::kGivenUp: {
+      const std::span<const std::byte> why = data.bytes();
+      return lose(" has given up the link: " +
+                  readable({reinterpret_cast<const char*>(why.data()), why.size()}));
+    }
+    case MessageKind::kHandshake:
+    case MessageKind::kHeartbeat:
+      return;
+  }
+  wakers_.arrived();
+}
+
+void UcxLink::on_chunk(const MessageHeader& header, HeldData data) {
+  if (header.level >= kPriorityLevels) return distrust("sent a chunk of no priority");
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    OrderedInbox<Chunk>& inbox = chunks_[header.level];
+    inbox.add(header.number, {{header.token, header.offset}, std::move(data)});
+    if (inbox.early() <= kMostEarly && records_.early() <= kMostEarly) {
+      return wakers_.arrived();
+    }
+  }
+  distrust("sends messages out of their order");
+}
+
+void UcxLink::on_credit(const MessageHeader& header) {
+  if (header.level >= kPriorityLevels) return distrust("has taken a chunk of no priority");
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    // Credits may overtake each other, too.
+    uint64_t& known = credits_[header.level];
+    if (header.offset <= known) return;
+    known = header.offset;
+    new_credits_ = true;
+  }
+  wakers_.arrived();
+}
+
+void UcxLink::on_sent(size_t bytes) {
+  unsent_.fetch_sub(bytes);
+  if (wants_room_.exchange(false)) wakers_.all();
+}
+
+void UcxLink::on_error(const std::string& why) { lose(" " + why); }
+
+void UcxLink::lose(const std::string& why) {
+  fail(Status::peer_lost(peer_name() + why));
+  wakers_.all();
+}
+
+void UcxLink::distrust(const std::string& why) {
+  give_up(Status::peer_lost(peer_name() + " " + why));
+  wakers_.all();
+}
+
+}  // namespace freescale::ucx

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cpp/base/priority.h"
+#include "cpp/transport/transport.h"
+#include "cpp/transport/ucx/chunk_window.h"
+#include "cpp/transport/ucx/messages.h"
+#include "cpp/transport/ucx/ordered_inbox.h"
+#include "cpp/transport/ucx/worker.h"
+
+namespace freescale::ucx {
+
+// How a link tells its owner's threads.
+struct Wakers {
+  std::function<void()> arrived;  // who waits for messages
+  std::function<void()> all;      // everybody: there is room again, or the link has failed
+};
+
+// A link over the network, by UCX's active messages. What comes is kept until it is polled for, and
+// then the receiver itself puts it where it belongs: a sender that was given up can never write
+// into memory that the receiver has let go of, as a late put could. Chunks are bounded by windows
+// (ChunkWindow), records by the protocol above.
+class UcxLink final : public Link, private EndpointEvents {
+ public:
+  // `key` names the link to the peer.
+  UcxLink(std::shared_ptr<Worker> worker, uint64_t key, Wakers wakers);
+  ~UcxLink() override { close(); }
+
+  // The way to the peer's worker; before anything is sent.
+  Status open(const std::string& address);
+  // Once the peer has told them.
+  void set_peer(uint64_t key, std::string name);
+  uint64_t key() const { return key_; }
+  uint64_t peer_key() const { return peer_key_; }
+  // Over which transports and devices.
+  std::string route() const { return worker_->describe(endpoint_); }
+
+  // A message to the peer outside of the lanes.
+  Status send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key);
+  // With the worker's lock held.
+  void on_message(const MessageHeader& header, HeldData data);
+  // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for three.
+  void keep_alive(Nanoseconds now, Nanoseconds interval);
+  void tell_given_up(const std::string& why);
+  // Says goodbye; nothing is sent any more.
+  void say_goodbye();
+  bool has_unsent() const { return unsent_.load() != 0; }
+  // Afterwards UCX knows nothing of this object any more. Not while anything is being sent.
+  void close();
+
+  size_t max_record_bytes() const override { return kRecordBytes; }
+  size_t chunk_bytes() const override { return kChunkBytes; }
+  bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
+  bool poll_record(LinkSink& sink) override;
+  bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
+  bool can_put(int level, size_t bytes) override;
+  bool poll_chunk(int level, LinkSink& sink) override;
+  void notify() override { worker_->poll(); }
+  void before_sleep() override { worker_->hand_over(); }
+  bool can_pull() const override { return false; }
+  Status pull(uint64_t from, std::byte* to, size_t bytes) override;
+  // Nothing here ever reads or writes the peer's memory.
+  void revoke() override {}
+  uint64_t revocations() const override { return 0; }
+  uint64_t peer_revocations() const override { return 0; }
+  std::string transport() const override { return "ucx"; }
+  std::string peer_name() const override;
+
+ private:
+  static constexpr size_t kRecordBytes = 16 << 10;
+  static constexpr size_t kChunkBytes = 256 << 10;
+  // Records that wait for the network, in bytes; beyond them the sender waits.
+  static constexpr size_t kMostUnsent = 256 << 10;
+  // Messages ahead of their turn; a peer that has more of them is mad.
+  static constexpr size_t kMostEarly = 4096;
+
+  struct Chunk {
+    ChunkTag tag;
+    HeldData data;
+  };
+
+  void on_error(const std::string& why) override;
+  void on_sent(size_t bytes) override;
+  Status send(const MessageHeader& header, std::span<const Segment> body);
+  void on_chunk(const MessageHeader& header, HeldData data);
+  void on_credit(const MessageHeader& header);
+  void take_credits();
+  void lose(const std::string& why);
+  void distrust(const std::string& why);
+
+  const std::shared_ptr<Worker> worker_;
+  const uint64_t key_;
+  const Wakers wakers_;
+  ucp_ep_h endpoint_ = nullptr;
+  std::atomic<uint64_t> peer_key_{0};
+  std::atomic<bool> silent_{false};  // nothing may be sent
+  std::atomic<Nanoseconds> sent_at_{0};
+  std::atomic<Nanoseconds> heard_at_{0};
+  std::atomic<size_t> unsent_{0};
+  std::atomic<bool> wants_room_{false};
+
+  // Of the holder of the progress lock.
+  uint32_t records_sent_ = 0;
+  std::array<uint32_t, kPriorityLevels> chunks_sent_{};
+  std::vector<ChunkWindow> windows_;
+  std::array<uint64_t, kPriorityLevels> taken_{};  // bytes of the peer's chunks
+
+  mutable std::mutex inbox_mutex_;  // guards the rest
+  std::string peer_name_ = "a process of another host";
+  OrderedInbox<HeldData> records_;
+  std::array<OrderedInbox<Chunk>, kPriorityLevels> chunks_;
+  std::array<uint64_t, kPriorityLevels> credits_{};  // as the peer has told last
+  bool new_credits_ = false;
+};
+
+}  // namespace freescale::ucx

@@ -1,0 +1,234 @@
+// Processes of different hosts, which here are meshes that have been told so. Needs UCX; see
+// CMakeLists.txt.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "cpp/base/random.h"
+#include "cpp/rendezvous/mesh.h"
+#include "cpp/rendezvous/network_peers.h"
+#include "tests/cpp/check.h"
+#include "tests/cpp/processes.h"
+#include "tests/cpp/ranks.h"
+
+namespace freescale::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+
+std::unique_ptr<Mesh> mesh_on(const std::string& host,
+                              std::chrono::nanoseconds heartbeat = std::chrono::seconds(5)) {
+  Result<std::unique_ptr<Mesh>> mesh =
+      Mesh::create({.wrap = nullptr, .host = host, .network = {{}, {}, heartbeat}});
+  CHECK_OK(mesh);
+  return std::move(mesh.value());
+}
+
+Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
+  Result<Membership> joined = mesh.join(store, rank, size, soon());
+  CHECK_OK(joined);
+  return std::move(joined.value());
+}
+
+// One mesh for each name of a host, joined.
+struct Members {
+  explicit Members(const std::vector<std::string>& hosts) : joined(hosts.size()) {
+    for (const std::string& host : hosts) meshes.push_back(mesh_on(host));
+    std::vector<std::thread> threads;
+    const auto size = static_cast<int>(hosts.size());
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] { joined[rank] = join(*meshes[rank], store, rank, size); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Link& link(int from, int to) { return *joined[from].links[to]; }
+
+  MemoryStore store;
+  std::vector<std::unique_ptr<Mesh>> meshes;
+  std::vector<Membership> joined;
+};
+
+class Received : public LinkSink {
+ public:
+  void on_record(std::span<const std::byte> record) override {
+    records.emplace_back(reinterpret_cast<const char*>(record.data()), record.size());
+  }
+  void on_chunk(const ChunkTag& tag, std::span<const std::byte> data) override {
+    tags.push_back(tag);
+    chunks.emplace_back(data.begin(), data.end());
+  }
+  std::vector<std::string> records;
+  std::vector<ChunkTag> tags;
+  std::vector<std::vector<std::byte>> chunks;
+};
+
+template <typename Done>
+void poll_until(Link& link, Received& sink, Done done) {
+  const Deadline limit = soon();
+  while (!done()) {
+    CHECK(!limit.passed(now_ns()));
+    bool any = link.poll_record(sink);
+    for (int level = 0; level < kPriorityLevels; ++level) any |= link.poll_chunk(level, sink);
+    if (!any) std::this_thread::yield();
+  }
+}
+
+void await_failure(const Link& link, std::initializer_list<std::string_view> words) {
+  const Deadline limit = soon();
+  while (!link.failed()) {
+    CHECK(!limit.passed(now_ns()));
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  CHECK_EQ(link.failure().code(), StatusCode::kPeerLost);
+  expect_text(link.failure().message(), words);
+}
+
+// First those that fork: a process that has used UCX must not.
+
+TEST(network_without_a_library_is_an_error_on_all_ranks) {
+  ChildProcess alone([] {
+    CHECK_EQ(setenv("FREESCALE_UCX_LIBRARY", "/nowhere/libucp.so.0", 1), 0);
+    MemoryStore store;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto mesh = mesh_on(rank == 0 ? "a" : "b");
+        const Result<Membership> joined = mesh->join(store, rank, 2, soon());
+        CHECK(!joined.ok());
+        expect_text(joined.status().message(), {"rank", "/nowhere/libucp.so.0"});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+  alone.expect_success();
+}
+
+// Dies, or stops, once it has joined as rank 1.
+void expect_lost(int signal, std::chrono::nanoseconds heartbeat, std::string_view words) {
+  SharedStore store;
+  ChildProcess other([&] {
+    const auto mesh = mesh_on("b", heartbeat);
+    const Membership joined = join(*mesh, store, 1, 2);
+    CHECK_OK(store.set("joined", ""));
+    while (true) pause();
+  });
+  const auto mesh = mesh_on("a", heartbeat);
+  const Membership joined = join(*mesh, store, 0, 2);
+  CHECK_OK(store.get("joined", soon()).status());
+  other.signal(signal);
+  await_failure(*joined.links[1], {words});
+  if (signal != SIGKILL) other.signal(SIGKILL);
+  other.expect_killed_by(SIGKILL);
+}
+
+TEST(network_notices_a_death) {
+  expect_lost(SIGKILL, std::chrono::seconds(5), "has died or was cut off");
+}
+
+TEST(network_notices_silence) { expect_lost(SIGSTOP, milliseconds(100), "has been silent for "); }
+
+TEST(network_connects_hosts_and_memory_what_is_within_one) {
+  Members members({"a", "b", "a"});
+  for (int from = 0; from < 3; ++from) {
+    for (int to = 0; to < 3; ++to) {
+      if (from == to) continue;
+      const LinkReport& report = members.joined[from].reports[to];
+      const bool near = from != 1 && to != 1;
+      CHECK_EQ(report.transport, std::string(near ? "shm" : "ucx"));
+      CHECK_EQ(members.link(from, to).transport(), report.transport);
+      if (near) continue;
+      expect_text(report.reason, {"another host, UCX 1.", "proven both ways"});
+      expect_text(members.link(from, to).peer_name(),
+                  {"process " + std::to_string(getpid()) + " on host "});
+    }
+  }
+}
+
+TEST(network_brings_records_in_order) {
+  Members members({"a", "b"});
+  constexpr int kRecords = 500;
+  std::vector<std::string> sent;
+  Received received;
+  for (int i = 0; i < kRecords; ++i) {
+    sent.push_back(std::to_string(i) + std::string(i * 37 % 9000, 'x'));
+    const std::string& text = sent.back();
+    const Segment body{const_cast<std::byte*>(reinterpret_cast<const std::byte*>(text.data())) + 1,
+                       text.size() - 1};
+    // Both sides poll, as engines do: room comes by progress.
+    while (!members.link(0, 1).try_send(std::as_bytes(std::span(text)).first(1), {&body, 1})) {
+      members.link(0, 1).notify();
+      members.link(1, 0).poll_record(received);
+    }
+  }
+  poll_until(members.link(1, 0), received, [&] { return received.records.size() == kRecords; });
+  CHECK(received.records == sent);
+}
+
+TEST(network_bounds_chunks_by_level_and_returns_their_credit) {
+  Members members({"a", "b"});
+  Link& out = members.link(0, 1);
+  Received received;
+  std::vector<std::byte> data(out.chunk_bytes());
+  fill_random(data);
+  const Segment piece{data.data(), data.size()};
+  uint64_t put = 0;
+  while (out.try_put(3, {7, put}, {&piece, 1})) ++put;
+  CHECK(put >= 2);
+  CHECK(out.can_put(0, data.size()));  // other levels have windows of their own
+  poll_until(members.link(1, 0), received, [&] { return received.chunks.size() == put; });
+  for (uint64_t i = 0; i < put; ++i) {
+    CHECK_EQ(received.tags[i].token, 7u);
+    CHECK_EQ(received.tags[i].offset, i);
+    CHECK(received.chunks[i] == data);
+  }
+  Received nothing;
+  poll_until(out, nothing, [&] { return out.can_put(3, data.size()); });
+}
+
+TEST(network_says_who_closed_its_end) {
+  Members members({"a", "b"});
+  members.meshes[1].reset();
+  await_failure(members.link(0, 1), {"process ", " on host ", " closed its end"});
+  // Sending to nobody harms nothing.
+  const std::string text = "hello";
+  CHECK(members.link(0, 1).try_send(std::as_bytes(std::span(text)), {}));
+}
+
+TEST(network_says_why_a_link_was_given_up) {
+  Members members({"a", "b"});
+  members.link(1, 0).give_up(Status::peer_lost("it talks nonsense"));
+  await_failure(members.link(0, 1), {" has given up the link: it talks nonsense"});
+}
+
+TEST(network_groups_share_one_link) {
+  Members members({"a", "b"});
+  MemoryStore second;
+  Membership theirs;
+  std::thread other([&] { theirs = join(*members.meshes[1], second, 0, 2); });
+  const Membership ours = join(*members.meshes[0], second, 1, 2);
+  other.join();
+  CHECK(ours.links[0] == members.joined[0].links[1]);
+  CHECK(theirs.links[1] == members.joined[1].links[0]);
+}
+
+TEST(network_address_survives_the_store) {
+  const NetworkAddress address{"1.22.0", "a host", std::string("\0\x7f\xff", 3)};
+  const Result<NetworkAddress> decoded = NetworkAddress::decode(address.encode());
+  CHECK_OK(decoded);
+  CHECK_EQ(decoded.value().version, address.version);
+  CHECK_EQ(decoded.value().host, address.host);
+  CHECK(decoded.value().worker == address.worker);
+  for (const char* bad : {"", "freescale-ucx1", "freescale-ucx1 1.22 00 0", "freescale-ucx1 1 0 gg",
+                          "freescale-ucx9 1.22.0 00 00"}) {
+    CHECK_EQ(NetworkAddress::decode(bad).status().code(), StatusCode::kMismatch);
+  }
+}
+
+}  // namespace
+}  // namespace freescale::testing

@@ -79,6 +79,10 @@ enum class PointerAttribute : int {
 enum class MemoryType : unsigned { kHost = 1, kDevice = 2 };
 
 enum class HandleType : int { kNone = 0, kPosixFileDescriptor = 1, kFabric = 8 };
+// `types`: bits of HandleType.
+inline bool allows(uint64_t types, HandleType type) {
+  return (types & static_cast<uint64_t>(type)) != 0;
+}
 enum class AllocationType : int { kPinned = 1 };
 enum class LocationType : int { kDevice = 1 };
 enum class AccessFlags : int { kNone = 0, kRead = 1, kReadWrite = 3 };
@@ -92,7 +96,7 @@ struct Location {
 // What cuMemCreate is asked for. For memory of `location` that other processes may map.
 struct AllocationProperties {
   AllocationType type = AllocationType::kPinned;
-  HandleType requested_handle_types = HandleType::kNone;
+  HandleType requested_handle_types = HandleType::kNone;  // bits: several are allowed
   Location location;
   void* win32_handle_metadata = nullptr;
   unsigned char compression_type = 0;
@@ -109,6 +113,12 @@ struct AccessDescription {
 // Names an allocation of cuMemAlloc to other processes of this host.
 struct IpcMemoryHandle {
   char reserved[64];
+};
+
+// Names an allocation of cuMemCreate to other processes, also of other hosts, by way of the
+// service that rules over such names (IMEX).
+struct FabricHandle {
+  unsigned char data[64];
 };
 
 struct Uuid {

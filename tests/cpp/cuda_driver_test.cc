@@ -384,6 +384,31 @@ TEST(memory_is_mapped_in_two_halves) {
   });
 }
 
+TEST(copies_go_over_mappings_side_by_side) {
+  on_each_version({}, [](StandIn& stand_in) {
+    constexpr size_t kPage = testing::kMappingPage;
+    const DevicePtr memory = stand_in.reserve(4 * kPage);
+    for (const size_t page : {0, 1, 3}) {
+      stand_in.map_new(memory + page * kPage, kPage, HandleType::kNone);
+    }
+    // From a mapping to another one, with a border elsewhere, and to and from the host.
+    stand_in.write(memory + kPage - 5, "abcdefgh");
+    CHECK_EQ(stand_in.read(memory + kPage - 5, 8), std::string("abcdefgh"));
+    const DevicePtr other = stand_in.reserve(2 * kPage);
+    stand_in.map_new(other, kPage, HandleType::kNone);
+    stand_in.map_new(other + kPage, kPage, HandleType::kNone);
+    const Driver& driver = stand_in.driver();
+    CHECK_OK(driver.memcpy_async(other + kPage - 2, memory + kPage - 5, 8, nullptr));
+    CHECK_OK(driver.stream_synchronize(nullptr));
+    CHECK_EQ(stand_in.read(other + kPage - 2, 8), std::string("abcdefgh"));
+    // Into a hole.
+    CHECK(driver.memcpy_async.code(memory + 2 * kPage - 4, other, 8, nullptr) ==
+          Code::kInvalidValue);
+    CHECK(driver.memcpy_async.code(other, memory + 2 * kPage - 4, 8, nullptr) ==
+          Code::kInvalidValue);
+  });
+}
+
 TEST(batches_of_copies_have_one_face) {
   on_each_version({}, [](StandIn& stand_in) {
     const Driver& driver = stand_in.driver();

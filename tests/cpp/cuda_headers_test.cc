@@ -178,6 +178,7 @@ CHECK_FIELD(AccessDescription, location, CUmemAccessDesc, location);
 CHECK_FIELD(AccessDescription, flags, CUmemAccessDesc, flags);
 static_assert(sizeof(IpcMemoryHandle) == sizeof(CUipcMemHandle));
 static_assert(sizeof(IpcEventHandle) == sizeof(CUipcEventHandle));
+static_assert(sizeof(FabricHandle) == sizeof(CUmemFabricHandle));
 static_assert(sizeof(Uuid) == sizeof(CUuuid));
 static_assert(sizeof(MemoryOperation) == sizeof(CUstreamBatchMemOpParams));
 CHECK_FIELD(MemoryOperation, kind, CUstreamBatchMemOpParams, waitValue.operation);

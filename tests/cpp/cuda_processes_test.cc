@@ -195,6 +195,57 @@ TEST(mapped_memory_is_shared_by_descriptor) {
       {{"FAKE_CUDA_FAULTS", "ipc_denied:1"}});
 }
 
+// New memory, and its handle.
+FabricHandle export_fabric(StandIn& stand_in, const std::string& content, HandleType types) {
+  const Driver& driver = stand_in.driver();
+  const DevicePtr memory = stand_in.reserve(testing::kMappingPage);
+  stand_in.map_new(memory, testing::kMappingPage, types);
+  stand_in.write(memory, content);
+  AllocationHandle handle = 0;
+  CHECK_OK(driver.mem_retain_allocation_handle(&handle, reinterpret_cast<void*>(memory)));
+  FabricHandle fabric = {};
+  CHECK_OK(driver.mem_export_to_shareable_handle(&fabric, handle, HandleType::kFabric, 0));
+  int fd = -1;
+  const Code code =
+      driver.mem_export_to_shareable_handle.code(&fd, handle, HandleType::kPosixFileDescriptor, 0);
+  CHECK(code == (types == HandleType::kFabric ? Code::kInvalidValue : Code::kSuccess));
+  CHECK(driver.mem_export_to_shareable_handle.code(&fabric, handle, static_cast<HandleType>(9),
+                                                   0) == Code::kInvalidValue);
+  CHECK_OK(driver.mem_release(handle));
+  return fabric;
+}
+
+TEST(mapped_memory_is_shared_by_fabric_handle) {
+  on_two_processes_each_version(
+      [](StandIn& stand_in, const Channel& peer) {
+        int offered = 0;
+        CHECK_OK(stand_in.driver().device_get_attribute(
+            &offered, DeviceAttribute::kFabricHandleSupported, 0));
+        CHECK_EQ(offered, 1);
+        peer.send(export_fabric(stand_in, "fabric", HandleType::kFabric));
+        peer.send(export_fabric(stand_in, "either", static_cast<HandleType>(9)));
+        peer.receive<char>();
+      },
+      [](StandIn& stand_in, const Channel& peer) {
+        const Driver& driver = stand_in.driver();
+        const auto code_of_import = [&](FabricHandle fabric, AllocationHandle* handle) {
+          return driver.mem_import_from_shareable_handle.code(handle, &fabric, HandleType::kFabric);
+        };
+        const auto fabric = peer.receive<FabricHandle>();
+        AllocationHandle handle = 0;
+        CHECK(code_of_import(fabric, &handle) == Code::kNotPermitted);  // the fault
+        CHECK(code_of_import({}, &handle) == Code::kInvalidHandle);
+        for (const auto& [shared, content] :
+             {std::pair(fabric, "fabric"), std::pair(peer.receive<FabricHandle>(), "either")}) {
+          CHECK(code_of_import(shared, &handle) == Code::kSuccess);
+          const DevicePtr memory = map_whole(driver, handle, testing::kMappingPage);
+          CHECK_EQ(stand_in.read(memory, 6), std::string(content));
+        }
+        peer.send('x');
+      },
+      {{"FAKE_CUDA_FABRIC", "yes"}, {"FAKE_CUDA_FAULTS", "fabric_denied:1"}});
+}
+
 TEST(memory_that_was_not_made_for_it_is_not_exported) {
   testing::on_each_version({}, [](StandIn& stand_in) {
     const Driver& driver = stand_in.driver();
@@ -206,8 +257,10 @@ TEST(memory_that_was_not_made_for_it_is_not_exported) {
     int fd = -1;
     CHECK(driver.mem_export_to_shareable_handle.code(&fd, handle, HandleType::kPosixFileDescriptor,
                                                      0) == Code::kInvalidValue);
-    properties.requested_handle_types = HandleType::kFabric;
-    CHECK(driver.mem_create.code(&handle, bytes, &properties, 0) == Code::kNotSupported);
+    for (const int types : {8, 9}) {  // fabric handles, and descriptors as well
+      properties.requested_handle_types = static_cast<HandleType>(types);
+      CHECK(driver.mem_create.code(&handle, bytes, &properties, 0) == Code::kNotSupported);
+    }
     const UniqueFd other(memfd_create("no device memory", MFD_CLOEXEC));
     CHECK(driver.mem_import_from_shareable_handle.code(
               &handle, reinterpret_cast<void*>(static_cast<intptr_t>(other.get())),

@@ -79,7 +79,7 @@ void bring_words_near_wrap(DeviceRank& self) {
 }
 
 // Everything is enqueued at once, and the exchange finds its place in the stream's order.
-void exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round) {
+OpResult exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round) {
   exchange.fill(round, self.stream);
   const auto handle = self.start(exchange.plan(), self.stream);
   CHECK_OK(self.order(*handle, self.stream));
@@ -87,6 +87,7 @@ void exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round) {
   synchronize(self, self.stream);
   exchange.check(round);
   CHECK_OK(self.finish(*handle));
+  return handle->result;
 }
 
 TEST_WITHIN(ragged_all_to_all_between_devices, 100) {
@@ -164,6 +165,58 @@ TEST_WITHIN(devices_without_access_go_through_the_host, 100) {
         CHECK_OK(self.finish(*handle));
         CHECK(handle->result.paths.has(Path::kStaged));
       }
+    });
+  }
+}
+
+using cuda::HandleType;
+
+// Memory of two mappings, as in torch's expandable segments; its bytes lie on both.
+DeviceExchange::Allocate mapped_memory(DeviceRank& self, HandleType first, HandleType second) {
+  return [&self, first, second](size_t bytes) {
+    constexpr size_t kPage = kMappingPage;
+    CHECK_LE(bytes, kPage);
+    const cuda::DevicePtr memory = self.stand_in.reserve(2 * kPage);
+    const int device = self.device.context()->device();
+    self.stand_in.map_new(memory, kPage, first, device);
+    self.stand_in.map_new(memory + kPage, kPage, second, device);
+    return memory + kPage - bytes / 2;
+  };
+}
+
+TEST_WITHIN(exchanges_over_mapped_memory, 100) {
+  for (const Variant& variant : variants()) {
+    DeviceSetup setup = setup_for(2, variant, 2);
+    setup.environment.emplace_back("FAKE_CUDA_FABRIC", "yes");
+    run_device_ranks(setup, [](DeviceRank& self) {
+      for (const HandleType type : {HandleType::kPosixFileDescriptor, HandleType::kFabric}) {
+        DeviceExchange exchange(self, some_chunks, mapped_memory(self, type, type));
+        for (int round = 0; round < 2; ++round) {
+          const OpResult result = exchange_in_order(self, exchange, round);
+          CHECK(result.paths.has(Path::kCopyEngine));
+          CHECK(!result.paths.has(Path::kStaged));
+        }
+      }
+    });
+  }
+}
+
+// One of the ranks may not open what is shared by fabric handle: found out when a part of the
+// message was opened already. From then on all it sends is staged, and nothing is tried again.
+TEST_WITHIN(a_rank_without_a_way_to_the_fabric_sends_through_the_host, 100) {
+  for (const Variant& variant : variants()) {
+    DeviceSetup setup = setup_for(2, variant, 2);
+    setup.environment.emplace_back("FAKE_CUDA_FABRIC", "yes");
+    run_device_ranks(setup, [](DeviceRank& self) {
+      if (self.rank.rank() == 0) self.stand_in.inject("fabric_denied", 1, 800);
+      const auto from_one = [](int from, int to) { return from == 0 && to == 1 ? 300'000 : 0; };
+      DeviceExchange exchange(
+          self, from_one,
+          mapped_memory(self, HandleType::kPosixFileDescriptor, HandleType::kFabric));
+      for (int round = 0; round < 2; ++round) {
+        CHECK(exchange_in_order(self, exchange, round).paths.has(Path::kStaged));
+      }
+      expect_works(self);
     });
   }
 }

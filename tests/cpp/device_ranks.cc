@@ -157,15 +157,16 @@ std::map<size_t, std::vector<DeviceExchange::Memory>>& DeviceExchange::pool() {
   return free;
 }
 
-DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size) : bytes(size) {
+DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size, const Allocate& allocate)
+    : bytes(size), pooled(size > 0 && !allocate) {
   if (bytes == 0) return;
   std::vector<Memory>& free = pool()[std::bit_ceil(bytes)];
-  if (!free.empty()) {
+  if (pooled && !free.empty()) {
     static_cast<Memory&>(*this) = free.back();
     free.pop_back();
     return;
   }
-  device = stand_in.allocate(std::bit_ceil(bytes));
+  device = pooled ? stand_in.allocate(std::bit_ceil(bytes)) : allocate(bytes);
   void* memory = nullptr;
   CHECK_OK(stand_in.driver().mem_host_alloc(&memory, std::bit_ceil(bytes),
                                             cuda::kHostPortable | cuda::kHostDeviceMap));
@@ -174,16 +175,20 @@ DeviceExchange::Buffer::Buffer(const StandIn& stand_in, size_t size) : bytes(siz
 }
 
 DeviceExchange::Buffer::~Buffer() {
-  if (bytes > 0) pool()[std::bit_ceil(bytes)].push_back(*this);
+  if (pooled) pool()[std::bit_ceil(bytes)].push_back(*this);
 }
 
 DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks)
+    : DeviceExchange(self, sizes, ranks, nullptr) {}
+
+DeviceExchange::DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks,
+                               const Allocate& allocate)
     : self_(self),
       out_bytes_(by_peer(ranks, [&](int peer) { return sizes(self.rank.rank(), peer); })),
       in_bytes_(by_peer(ranks, [&](int peer) { return sizes(peer, self.rank.rank()); })),
-      out_(self.stand_in, sum(out_bytes_)),
-      in_(self.stand_in, sum(in_bytes_)),
-      garbage_(self.stand_in, sum(in_bytes_)) {
+      out_(self.stand_in, sum(out_bytes_), allocate),
+      in_(self.stand_in, sum(in_bytes_), allocate),
+      garbage_(self.stand_in, sum(in_bytes_), allocate) {
   std::fill_n(garbage_.host, garbage_.bytes, '\xee');
 }
 

@@ -109,6 +109,10 @@ class DeviceExchange {
       : DeviceExchange(self, sizes, self.rank.size()) {}
   // Among the first `ranks` ranks.
   DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks);
+  // In memory that `allocate` gives, which lives as long as the process.
+  using Allocate = std::function<cuda::DevicePtr(size_t bytes)>;
+  DeviceExchange(DeviceRank& self, const Sizes& sizes, const Allocate& allocate)
+      : DeviceExchange(self, sizes, self.rank.size(), allocate) {}
 
   Plan plan() const;
 
@@ -129,12 +133,15 @@ class DeviceExchange {
     char* host = nullptr;
   };
   struct Buffer : Memory {
-    Buffer(const StandIn& stand_in, size_t bytes);
+    Buffer(const StandIn& stand_in, size_t bytes, const Allocate& allocate);
     ~Buffer();
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     const size_t bytes;
+    const bool pooled;
   };
+  // From the pool without `allocate`.
+  DeviceExchange(DeviceRank& self, const Sizes& sizes, int ranks, const Allocate& allocate);
   // What is free, by size.
   static std::map<size_t, std::vector<Memory>>& pool();
   std::string expected(int round) const;

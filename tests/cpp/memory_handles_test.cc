@@ -24,14 +24,33 @@ namespace {
 using Kind = AllocationNotice::Kind;
 using testing::Channel;
 using testing::Footprint;
-using testing::on_each_version;
-using testing::on_stand_in;
-using testing::on_two_processes;
-using testing::on_two_processes_each_version;
+using testing::PairBody;
 using testing::StandIn;
 
-constexpr Kind kKinds[] = {Kind::kLegacy, Kind::kDescriptor};
-constexpr size_t kPage = 2 << 20;  // what mappings are multiples of
+constexpr Kind kKinds[] = {Kind::kLegacy, Kind::kDescriptor, Kind::kFabric};
+constexpr size_t kPage = testing::kMappingPage;
+
+// Memory of all kinds.
+const testing::Environment kEnvironment = {{"FAKE_CUDA_FABRIC", "yes"}};
+
+void on_stand_in(const std::function<void(StandIn&)>& body) {
+  testing::on_stand_in(kEnvironment, body);
+}
+
+void on_each_version(const std::function<void(StandIn&)>& body) {
+  testing::on_each_version(kEnvironment, body);
+}
+
+void on_pair(const PairBody& first, const PairBody& second) {
+  testing::on_two_processes(kEnvironment, first, second);
+}
+
+void on_pair_each_version(const PairBody& first, const PairBody& second,
+                          const testing::Environment& more = {}) {
+  testing::Environment environment = kEnvironment;
+  environment.insert(environment.end(), more.begin(), more.end());
+  testing::on_two_processes_each_version(first, second, environment);
+}
 
 void expect_contains(const Status& status, const std::string& part) {
   CHECK(!status.ok());
@@ -39,36 +58,19 @@ void expect_contains(const Status& status, const std::string& part) {
   if (status.message().find(part) == std::string::npos) CHECK_EQ(status.message(), part);
 }
 
-DevicePtr reserve(const StandIn& on, size_t bytes) {
-  DevicePtr address = 0;
-  CHECK_OK(on.driver().mem_address_reserve(&address, bytes, 0, 0, 0));
-  return address;
+HandleType type_of(Kind kind) {
+  return kind == Kind::kFabric ? HandleType::kFabric : HandleType::kPosixFileDescriptor;
 }
 
-// New physical memory, which lives as long as it is mapped.
-void map_new(const StandIn& on, DevicePtr address, size_t bytes, int device = 0,
-             HandleType types = HandleType::kPosixFileDescriptor) {
-  AllocationProperties properties;
-  properties.requested_handle_types = types;
-  properties.location.id = device;
-  AllocationHandle handle = 0;
-  CHECK_OK(on.driver().mem_create(&handle, bytes, &properties, 0));
-  CHECK_OK(on.driver().mem_map(address, bytes, 0, handle, 0));
-  AccessDescription access;
-  access.location.id = device;
-  CHECK_OK(on.driver().mem_set_access(address, bytes, &access, 1));
-  CHECK_OK(on.driver().mem_release(handle));
-}
-
-// A page of memory of either kind.
+// A page of memory of any kind.
 class Memory {
  public:
   Memory(const StandIn& on, Kind kind, int device = 0) : on_(on), kind_(kind) {
     if (kind == Kind::kLegacy) {
       address_ = on.allocate(kPage);
     } else {
-      address_ = reserve(on, kPage);
-      map_new(on, address_, kPage, device);
+      address_ = on.reserve(kPage);
+      on.map_new(address_, kPage, type_of(kind), device);
     }
   }
   DevicePtr address() const { return address_; }
@@ -86,7 +88,7 @@ class Memory {
     if (kind_ == Kind::kLegacy) {
       CHECK_EQ(on_.allocate(kPage), address_);
     } else {
-      map_new(on_, address_, kPage);
+      on_.map_new(address_, kPage, type_of(kind_));
     }
   }
 
@@ -198,8 +200,8 @@ void share_pages(StandIn& on, const Channel& peer) {
   }
 }
 
-TEST(memory_of_either_kind_is_read_and_written_by_a_peer) {
-  on_two_processes_each_version(
+TEST(memory_of_any_kind_is_read_and_written_by_a_peer) {
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         for (const Kind kind : kKinds) {
           ExportedMemory exported(on.context());
@@ -231,60 +233,101 @@ TEST(memory_of_either_kind_is_read_and_written_by_a_peer) {
       });
 }
 
+// What the mappings of a range are shared by: torch's allocator has one type for all.
+constexpr HandleType kSegments[][3] = {
+    {HandleType::kPosixFileDescriptor, HandleType::kPosixFileDescriptor,
+     HandleType::kPosixFileDescriptor},
+    {HandleType::kFabric, HandleType::kFabric, HandleType::kFabric},
+    {HandleType::kFabric, HandleType::kPosixFileDescriptor, HandleType::kFabric}};
+
+// Tells the peer of a range that spans three mappings.
+void share_segment(StandIn& on, ExportedMemory& exported, const HandleType* types,
+                   const Channel& peer) {
+  // One page, two pages, one page, and a hole.
+  const DevicePtr memory = on.reserve(5 * kPage);
+  on.map_new(memory, kPage, types[0]);
+  on.map_new(memory + kPage, 2 * kPage, types[1]);
+  on.map_new(memory + 3 * kPage, kPage, types[2]);
+  const DevicePtr start = memory + kPage - 4;
+  for (size_t i = 0; i < 2 * kPage; i += kPage / 2) on.write(start + i, std::to_string(i));
+  on.write(memory + 3 * kPage, "end.");
+
+  const auto pieces = pieces_of(exported, start, 2 * kPage + 8);
+  CHECK_EQ(pieces.size(), 3u);
+  CHECK_EQ(pieces[0].offset, kPage - 4);
+  CHECK_EQ(pieces[0].bytes, 4u);
+  CHECK_EQ(pieces[1].offset, 0u);
+  CHECK_EQ(pieces[1].bytes, 2 * kPage);
+  CHECK_EQ(pieces[2].offset, 0u);
+  CHECK_EQ(pieces[2].bytes, 4u);
+  // Each has one name, whatever range it is met in.
+  CHECK_EQ(piece_of(exported, memory, 1).allocation, pieces[0].allocation);
+  CHECK_EQ(piece_of(exported, memory + 3 * kPage - 1, 1).allocation, pieces[1].allocation);
+  CHECK_EQ(piece_of(exported, memory + 4 * kPage - 1, 1).allocation, pieces[2].allocation);
+  CHECK(exported.take_gone().empty());
+  for (const ExportedPiece& piece : pieces) {
+    send_notice(exported, piece.allocation, peer);
+    peer.send(piece);
+  }
+}
+
 TEST(a_range_of_several_mappings_is_as_many_pieces) {
-  on_two_processes_each_version(
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         ExportedMemory exported(on.context());
-        // One page, two pages, one page, and a hole.
-        const DevicePtr memory = reserve(on, 5 * kPage);
-        map_new(on, memory, kPage);
-        map_new(on, memory + kPage, 2 * kPage);
-        map_new(on, memory + 3 * kPage, kPage);
-        const DevicePtr start = memory + kPage - 4;
-        for (size_t i = 0; i < 2 * kPage; i += kPage / 2) {
-          on.write(start + i, std::to_string(i));
-        }
-        on.write(memory + 3 * kPage, "end.");
-
-        const auto pieces = pieces_of(exported, start, 2 * kPage + 8);
-        CHECK_EQ(pieces.size(), 3u);
-        CHECK_EQ(pieces[0].offset, kPage - 4);
-        CHECK_EQ(pieces[0].bytes, 4u);
-        CHECK_EQ(pieces[1].offset, 0u);
-        CHECK_EQ(pieces[1].bytes, 2 * kPage);
-        CHECK_EQ(pieces[2].offset, 0u);
-        CHECK_EQ(pieces[2].bytes, 4u);
-        // Each has one name, whatever range it is met in.
-        CHECK_EQ(piece_of(exported, memory, 1).allocation, pieces[0].allocation);
-        CHECK_EQ(piece_of(exported, memory + 3 * kPage - 1, 1).allocation, pieces[1].allocation);
-        CHECK_EQ(piece_of(exported, memory + 4 * kPage - 1, 1).allocation, pieces[2].allocation);
-        CHECK(exported.take_gone().empty());
-
-        for (const ExportedPiece& piece : pieces) {
-          send_notice(exported, piece.allocation, peer);
-          peer.send(piece);
-        }
+        for (const auto& types : kSegments) share_segment(on, exported, types, peer);
         peer.receive<char>();
       },
       [](StandIn& on, const Channel& peer) {
         ImportedMemory imported(on.context());
-        std::string content;
-        for (int i = 0; i < 3; ++i) {
-          const ExportedPiece piece = receive_shared(imported, peer);
-          content += on.read(acquire(imported, piece), piece.bytes);
+        for (size_t segment = 0; segment < std::size(kSegments); ++segment) {
+          std::string content;
+          for (int i = 0; i < 3; ++i) {
+            const ExportedPiece piece = receive_shared(imported, peer);
+            content += on.read(acquire(imported, piece), piece.bytes);
+          }
+          CHECK_EQ(content.size(), 2 * kPage + 8);
+          for (size_t i = 0; i < 2 * kPage; i += kPage / 2) {
+            const std::string expected = std::to_string(i);
+            CHECK_EQ(content.substr(i, expected.size()), expected);
+          }
+          CHECK_EQ(content.substr(2 * kPage + 4), std::string("end."));
         }
-        CHECK_EQ(content.size(), 2 * kPage + 8);
-        for (size_t i = 0; i < 2 * kPage; i += kPage / 2) {
-          const std::string expected = std::to_string(i);
-          CHECK_EQ(content.substr(i, expected.size()), expected);
-        }
-        CHECK_EQ(content.substr(2 * kPage + 4), std::string("end."));
         peer.send('x');
       });
 }
 
+// A descriptor needs no service beside the driver.
+TEST(memory_that_is_shared_both_ways_is_named_by_a_descriptor) {
+  on_each_version([](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const DevicePtr memory = on.reserve(kPage);
+    on.map_new(memory, kPage,
+               static_cast<HandleType>(static_cast<int>(HandleType::kPosixFileDescriptor) |
+                                       static_cast<int>(HandleType::kFabric)));
+    UniqueFd fd;
+    const AllocationNotice notice =
+        notice_of(exported, piece_of(exported, memory, kPage).allocation, &fd);
+    CHECK_EQ(notice.kind, Kind::kDescriptor);
+    CHECK(fd.valid());
+  });
+}
+
+TEST(memory_whose_fabric_handle_the_driver_does_not_give_is_an_error_that_says_what_to_do) {
+  testing::on_each_version({{"FAKE_CUDA_FABRIC", "claimed"}}, [](StandIn& on) {
+    ExportedMemory exported(on.context());
+    const Memory memory(on, Kind::kFabric);
+    UniqueFd fd;
+    const Status status =
+        exported.notice(piece_of(exported, memory.address(), kPage).allocation, &fd).status();
+    CHECK_EQ(status.code(), StatusCode::kSystem);
+    expect_contains(status, "cuMemExportToShareableHandle: CUDA_ERROR_INVALID_VALUE");
+    expect_contains(status, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
+  });
+}
+
 TEST(ranges_that_peers_cannot_open_are_errors_that_say_why) {
-  on_each_version({}, [](StandIn& on) {
+  on_each_version([](StandIn& on) {
     ExportedMemory exported(on.context());
     const auto refused = [&](DevicePtr address, size_t bytes, const std::string& why) {
       const Status status = exported.export_range(address, bytes).status();
@@ -304,13 +347,13 @@ TEST(ranges_that_peers_cannot_open_are_errors_that_say_why) {
             "do with it");
     refused(plain + 999, ~size_t{0}, "leaves its allocation after 1: the next one has nothing");
 
-    const DevicePtr mapped = reserve(on, 2 * kPage);
-    map_new(on, mapped, kPage);
+    const DevicePtr mapped = on.reserve(2 * kPage);
+    on.map_new(mapped, kPage, HandleType::kPosixFileDescriptor);
     refused(mapped, kPage + 1, "leaves its allocation after 2097152: the address");
     refused(mapped + kPage, 1, "has no memory behind it");
 
     refused(on.allocate_pooled(1000), 1000, "PYTORCH_CUDA_ALLOC_CONF=backend:native");
-    map_new(on, mapped + kPage, kPage, 0, HandleType::kNone);
+    on.map_new(mapped + kPage, kPage, HandleType::kNone);
     refused(mapped + kPage, 1, "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1");
 
     Result<PrimaryContext> second = PrimaryContext::retain(on.driver(), 1);
@@ -324,7 +367,7 @@ TEST(ranges_that_peers_cannot_open_are_errors_that_say_why) {
 }
 
 TEST(an_address_that_is_used_again_is_another_allocation) {
-  on_each_version({}, [](StandIn& on) {
+  on_each_version([](StandIn& on) {
     for (const Kind kind : kKinds) {
       ExportedMemory exported(on.context());
       const Memory memory(on, kind), other(on, kind);
@@ -351,7 +394,7 @@ TEST(an_address_that_is_used_again_is_another_allocation) {
 }
 
 TEST(memory_that_was_freed_is_noticed_by_the_next_allocation) {
-  on_each_version({}, [](StandIn& on) {
+  on_each_version([](StandIn& on) {
     for (const Kind kind : kKinds) {
       ExportedMemory exported(on.context());
       const Memory memory(on, kind), other(on, kind), last(on, kind);
@@ -374,7 +417,7 @@ TEST(memory_that_was_freed_is_noticed_by_the_next_allocation) {
 
 // Of every id and every descriptor nothing may stay in the exporter that keeps physical memory.
 TEST(exporting_keeps_no_memory) {
-  on_each_version({}, [](StandIn& on) {
+  on_each_version([](StandIn& on) {
     ExportedMemory exported(on.context());
     for (const Kind kind : kKinds) {
       const Held before = Held::now(on);
@@ -388,7 +431,7 @@ TEST(exporting_keeps_no_memory) {
         if (first.valid()) CHECK_NE(first.get(), second.get());
       }
       memory.free();
-      if (kind == Kind::kDescriptor) {
+      if (kind != Kind::kLegacy) {
         CHECK_OK(on.driver().mem_address_free(memory.address(), kPage));
       }
       CHECK_EQ(Held::now(on), before);
@@ -397,7 +440,7 @@ TEST(exporting_keeps_no_memory) {
 }
 
 TEST(threads_that_meet_an_allocation_at_once_give_it_one_name) {
-  on_stand_in({}, [](StandIn& on) {
+  on_stand_in([](StandIn& on) {
     ExportedMemory exported(on.context());
     const Memory memory(on, Kind::kLegacy);
     std::vector<uint64_t> ids(3);
@@ -416,7 +459,7 @@ TEST(threads_that_meet_an_allocation_at_once_give_it_one_name) {
 }
 
 TEST(threads_that_look_at_once_report_what_is_gone_once) {
-  on_stand_in({}, [](StandIn& on) {
+  on_stand_in([](StandIn& on) {
     ExportedMemory exported(on.context());
     const Memory memory(on, Kind::kLegacy);
     const uint64_t id = piece_of(exported, memory.address(), kPage).allocation;
@@ -433,13 +476,13 @@ TEST(threads_that_look_at_once_report_what_is_gone_once) {
 }
 
 TEST(threads_may_export_while_memory_comes_and_goes) {
-  on_stand_in({}, [](StandIn& on) {
+  on_stand_in([](StandIn& on) {
     ExportedMemory exported(on.context());
     constexpr size_t kAllocations = 60;
     std::vector<Memory> memory, passing;
     for (size_t i = 0; i < kAllocations; ++i) {
-      memory.emplace_back(on, kKinds[i % 2]);
-      passing.emplace_back(on, kKinds[i % 2]);
+      memory.emplace_back(on, kKinds[i % std::size(kKinds)]);
+      passing.emplace_back(on, kKinds[i % std::size(kKinds)]);
     }
     std::vector<std::vector<uint64_t>> ids(3);
     std::vector<std::thread> threads;
@@ -477,8 +520,7 @@ TEST(threads_may_export_while_memory_comes_and_goes) {
 TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
   constexpr size_t kAllocations = 1100;
   constexpr size_t kAtOnce = 50;  // so many notices are on their way, and no more
-  on_two_processes(
-      {},
+  on_pair(
       [](StandIn& on, const Channel& peer) {
         for (const Kind kind : kKinds) {
           ExportedMemory exported(on.context());
@@ -530,7 +572,7 @@ TEST_WITHIN(a_thousand_allocations_leave_nothing_behind, 60) {
 }
 
 TEST(everything_is_closed_with_the_object) {
-  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       const Held before = Held::now(on);
       auto imported = std::make_unique<ImportedMemory>(on.context());
@@ -549,7 +591,7 @@ TEST(everything_is_closed_with_the_object) {
 
 // Two names of one allocation, as of two objects of its owner: the driver opens it once.
 TEST(closing_one_name_leaves_the_other_open) {
-  on_two_processes_each_version(
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         for (const Kind kind : kKinds) {
           ExportedMemory one(on.context()), two(on.context());
@@ -575,18 +617,36 @@ TEST(closing_one_name_leaves_the_other_open) {
       });
 }
 
+// What a driver may refuse, and what the user is told then.
+struct Denial {
+  const char* fault;
+  Code code;
+  const char* error;
+  const char* hint;
+};
+
+Denial denial_of(Kind kind) {
+  if (kind == Kind::kFabric) {
+    return {"fabric_denied", Code::kInvalidHandle,
+            "cuMemImportFromShareableHandle: CUDA_ERROR_INVALID_HANDLE (400)", "nvidia-imex"};
+  }
+  return {"ipc_denied", Code::kOperatingSystem,
+          kind == Kind::kLegacy ? "cuIpcOpenMemHandle: CUDA_ERROR_OPERATING_SYSTEM (304)"
+                                : "cuMemImportFromShareableHandle: CUDA_ERROR_OPERATING_SYSTEM",
+          "--ipc=host --pid=host"};
+}
+
 TEST(a_denied_handle_is_an_error_that_says_what_to_do) {
-  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (const Kind kind : kKinds) {
       ImportedMemory imported(on.context());
       const ExportedPiece piece = receive_shared(imported, peer);
-      on.inject("ipc_denied", 1, static_cast<int>(Code::kOperatingSystem));
+      const Denial denial = denial_of(kind);
+      on.inject(denial.fault, 1, static_cast<int>(denial.code));
       const Status denied = imported.acquire(piece, Deadline::never()).status();
       CHECK_EQ(denied.code(), StatusCode::kSystem);
-      expect_contains(denied, kind == Kind::kLegacy
-                                  ? "cuIpcOpenMemHandle: CUDA_ERROR_OPERATING_SYSTEM (304)"
-                                  : "cuMemImportFromShareableHandle: CUDA_ERROR_OPERATING_SYSTEM");
-      expect_contains(denied, "--ipc=host --pid=host");
+      expect_contains(denied, denial.error);
+      expect_contains(denied, denial.hint);
       // It was not in use, so nothing keeps it from being closed; and it can be tried again.
       CHECK_EQ(on.read(acquire(imported, piece), 6), std::string("a page"));
       imported.release(piece.allocation);
@@ -599,8 +659,49 @@ TEST(a_denied_handle_is_an_error_that_says_what_to_do) {
   });
 }
 
+// As without peer access: what was open stays so, and nothing is waited for, tried or kept.
+void expect_no_access(StandIn& on, const Channel& peer, Code refusal) {
+  ImportedMemory imported(on.context());
+  const ExportedPiece open = receive_shared(imported, peer);
+  const DevicePtr memory = acquire(imported, open);
+  const Held before = Held::now(on);
+  receive_shared(imported, peer);  // comes with a descriptor, and is not opened
+  const ExportedPiece piece = receive_shared(imported, peer);
+  on.inject("fabric_denied", 1, static_cast<int>(refusal));
+  for (const ExportedPiece& later : {piece, piece, open, ExportedPiece{999, 0, 1}}) {
+    const auto acquired = imported.acquire(later, Deadline::never());
+    CHECK_OK(acquired);
+    CHECK(!acquired.value().has_value());
+    CHECK_EQ(Held::now(on), before);
+  }
+  CHECK_EQ(on.read(memory, 6), std::string("opened"));
+  imported.release(open.allocation);
+  peer.send('x');
+}
+
+// No channel of IMEX, no IMEX, and a container without the peer's device.
+constexpr Code kRefusals[] = {Code::kNotPermitted, Code::kNotSupported, Code::kInvalidDevice};
+
+TEST(without_a_way_to_the_fabric_there_is_no_address) {
+  on_pair_each_version(
+      [](StandIn& on, const Channel& peer) {
+        for (size_t i = 0; i < std::size(kRefusals); ++i) {
+          ExportedMemory exported(on.context());
+          const Memory open(on, Kind::kDescriptor);
+          on.write(open.address(), "opened");
+          share(exported, open, peer);
+          share(exported, Memory(on, Kind::kDescriptor), peer);
+          share(exported, Memory(on, Kind::kFabric), peer);
+          peer.receive<char>();
+        }
+      },
+      [](StandIn& on, const Channel& peer) {
+        for (const Code refusal : kRefusals) expect_no_access(on, peer, refusal);
+      });
+}
+
 TEST(without_peer_access_there_is_no_address) {
-  on_two_processes_each_version(
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         Result<PrimaryContext> second = PrimaryContext::retain(on.driver(), 1);
         CHECK_OK(second);
@@ -637,7 +738,7 @@ TEST(without_peer_access_there_is_no_address) {
 }
 
 TEST(notices_that_make_no_sense_are_refused) {
-  on_stand_in({}, [](StandIn& on) {
+  on_stand_in([](StandIn& on) {
     const Held before = Held::now(on);
     ImportedMemory imported(on.context());
     const auto refused = [&](AllocationNotice notice, UniqueFd fd, const std::string& why) {
@@ -646,9 +747,11 @@ TEST(notices_that_make_no_sense_are_refused) {
       expect_contains(status, "the peer's allocation 7 " + why);
     };
     const auto descriptor = [] { return UniqueFd(memfd_create("no device memory", MFD_CLOEXEC)); };
-    refused({7, static_cast<Kind>(3), 10}, UniqueFd(), "is of unknown kind 3");
+    refused({7, static_cast<Kind>(0), 10}, UniqueFd(), "is of unknown kind 0");
+    refused({7, static_cast<Kind>(4), 10}, UniqueFd(), "is of unknown kind 4");
     refused({7, Kind::kDescriptor, 10}, UniqueFd(), "came without its descriptor");
     refused({7, Kind::kLegacy, 10}, descriptor(), "came with a descriptor");
+    refused({7, Kind::kFabric, 10}, descriptor(), "came with a descriptor");
     refused({7, Kind::kLegacy, 0}, UniqueFd(), "is said to have 0 bytes");
     refused({7, Kind::kLegacy, ~uint64_t{0}}, UniqueFd(), "is said to have 18446744073709551615");
     CHECK_OK(imported.add({7, Kind::kLegacy, 10}, UniqueFd()));
@@ -662,7 +765,8 @@ TEST(notices_that_make_no_sense_are_refused) {
     // Descriptors of what is no device memory, and handles of nothing.
     CHECK_OK(imported.add({1, Kind::kDescriptor, kPage}, descriptor()));
     CHECK_OK(imported.add({2, Kind::kLegacy, kPage}, UniqueFd()));
-    for (const uint64_t id : {1, 2}) {
+    CHECK_OK(imported.add({3, Kind::kFabric, kPage}, UniqueFd()));
+    for (const uint64_t id : {1, 2, 3}) {
       CHECK_EQ(imported.acquire({id, 0, 1}, Deadline::never()).status().code(),
                StatusCode::kSystem);
       CHECK_OK(imported.remove(id));
@@ -672,7 +776,7 @@ TEST(notices_that_make_no_sense_are_refused) {
 }
 
 TEST(pieces_outside_of_their_allocation_are_refused) {
-  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       ImportedMemory imported(on.context());
       const uint64_t id = receive_shared(imported, peer).allocation;
@@ -697,7 +801,7 @@ TEST(pieces_outside_of_their_allocation_are_refused) {
 }
 
 TEST(an_allocation_smaller_than_was_said_is_refused) {
-  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (const Kind kind : kKinds) {
       const Held before = Held::now(on);
       ImportedMemory imported(on.context());
@@ -719,7 +823,7 @@ TEST(an_allocation_smaller_than_was_said_is_refused) {
 }
 
 TEST(a_piece_waits_for_its_notice) {
-  on_two_processes_each_version(
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         ExportedMemory exported(on.context());
         for (const Kind kind : kKinds) {
@@ -748,7 +852,7 @@ TEST(a_piece_waits_for_its_notice) {
 }
 
 TEST(a_notice_that_never_comes_is_waited_for_until_the_deadline) {
-  on_stand_in({}, [](StandIn& on) {
+  on_stand_in([](StandIn& on) {
     ImportedMemory imported(on.context());
     const auto acquired =
         imported.acquire({41, 0, 1}, Deadline::after(std::chrono::milliseconds(5)));
@@ -758,7 +862,7 @@ TEST(a_notice_that_never_comes_is_waited_for_until_the_deadline) {
 }
 
 TEST(interrupting_ends_all_waiting) {
-  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair(share_pages, [](StandIn& on, const Channel& peer) {
     ImportedMemory imported(on.context());
     const ExportedPiece known = receive_shared(imported, peer);
     std::thread watcher([&] { imported.interrupt(); });
@@ -770,13 +874,15 @@ TEST(interrupting_ends_all_waiting) {
              StatusCode::kCancelled);
     CHECK_EQ(on.read(acquire(imported, known), 6), std::string("a page"));
     peer.send('x');
-    receive_shared(imported, peer);
-    peer.send('x');
+    for (size_t rest = 1; rest < std::size(kKinds); ++rest) {
+      receive_shared(imported, peer);
+      peer.send('x');
+    }
   });
 }
 
 TEST(memory_that_is_removed_stays_open_while_it_is_in_use) {
-  on_two_processes_each_version(share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair_each_version(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       ImportedMemory imported(on.context());
       const Held before = Held::now(on);
@@ -802,7 +908,7 @@ TEST(memory_that_is_removed_stays_open_while_it_is_in_use) {
 }
 
 TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
-  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair(share_pages, [](StandIn& on, const Channel& peer) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       ImportedMemory imported(on.context());
       const Held before = Held::now(on);
@@ -815,7 +921,7 @@ TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
 }
 
 TEST(notices_go_on_while_the_driver_is_held) {
-  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair(share_pages, [](StandIn& on, const Channel& peer) {
     ImportedMemory imported(on.context());
     ExportedMemory exported(on.context());
     const ExportedPiece open = receive_shared(imported, peer);
@@ -823,10 +929,14 @@ TEST(notices_go_on_while_the_driver_is_held) {
     peer.send('x');
     {
       const HeldDriver held(on);
-      const ExportedPiece next = receive_shared(imported, peer);
+      for (size_t rest = 1; rest < std::size(kKinds); ++rest) {
+        const ExportedPiece next = receive_shared(imported, peer);
+        CHECK_OK(imported.remove(next.allocation));
+        // The last is done with once the driver goes on.
+        if (rest + 1 < std::size(kKinds)) peer.send('x');
+      }
       CHECK_OK(imported.remove(open.allocation));
       imported.release(open.allocation);
-      CHECK_OK(imported.remove(next.allocation));
       imported.interrupt();
       CHECK(exported.take_gone().empty());
     }

@@ -55,6 +55,26 @@ cuda::DevicePtr StandIn::allocate(size_t bytes) const {
   return address;
 }
 
+cuda::DevicePtr StandIn::reserve(size_t bytes) const {
+  cuda::DevicePtr address = 0;
+  CHECK_OK(driver_.mem_address_reserve(&address, bytes, 0, 0, 0));
+  return address;
+}
+
+void StandIn::map_new(cuda::DevicePtr address, size_t bytes, cuda::HandleType types,
+                      int device) const {
+  cuda::AllocationProperties properties;
+  properties.requested_handle_types = types;
+  properties.location.id = device;
+  cuda::AllocationHandle handle = 0;
+  CHECK_OK(driver_.mem_create(&handle, bytes, &properties, 0));
+  CHECK_OK(driver_.mem_map(address, bytes, 0, handle, 0));
+  cuda::AccessDescription access;
+  access.location.id = device;
+  CHECK_OK(driver_.mem_set_access(address, bytes, &access, 1));
+  CHECK_OK(driver_.mem_release(handle));
+}
+
 cuda::Stream StandIn::stream(int priority) const {
   cuda::Stream stream = nullptr;
   CHECK_OK(driver_.stream_create_with_priority(&stream, cuda::kStreamNonBlocking, priority));

@@ -15,6 +15,9 @@ namespace freescale::testing {
 // The ABIs that the stand-in driver is tried with.
 inline constexpr int kDriverVersions[] = {12040, 12080, 13000};
 
+// The size that mappings are multiples of.
+inline constexpr size_t kMappingPage = 2 << 20;
+
 // Variables of tests/fakes/cuda_driver/README.md.
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
@@ -30,6 +33,10 @@ class StandIn {
 
   // `bytes` of device memory, freed with the process.
   cuda::DevicePtr allocate(size_t bytes) const;
+  // Memory in two halves: addresses, and what lies there, which lives as long as it is mapped.
+  // `types`: bits.
+  cuda::DevicePtr reserve(size_t bytes) const;
+  void map_new(cuda::DevicePtr address, size_t bytes, cuda::HandleType types, int device = 0) const;
   cuda::Stream stream(int priority = 0) const;
   // An aligned word that the host and streams may use, zero at first.
   struct Word {

@@ -29,6 +29,8 @@ void tell_device(const cuda::Driver& driver, int ordinal, int count) {
                attribute(driver, DeviceAttribute::kPosixFileDescriptorHandleSupported, device) != 0
            ? "yes"
            : "no");
+  fact(name + ": memory can be named by fabric handles (where IMEX runs)",
+       attribute(driver, DeviceAttribute::kFabricHandleSupported, device) != 0 ? "yes" : "no");
   std::string peers;
   for (int other = 0; other < count; ++other) {
     int can = 0;

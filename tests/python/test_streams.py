@@ -378,6 +378,10 @@ def test_info_depends_on_the_driver(
     assert info.local_copies_on_engines is local_copies
 
 
+def test_fabric_handles_are_told(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(streams.device_info, FAKE_CUDA_FABRIC="yes")[0].fabric_handles is True
+
+
 def ask_for_an_unknown_attribute() -> None:
     driver = Driver()
     device = driver.call("cuDeviceGet", 0)

@@ -13,12 +13,19 @@ struct AllocationNotice {
   enum class Kind : uint32_t {
     kLegacy = 1,      // of cuMemAlloc, opened by `legacy`
     kDescriptor = 2,  // of cuMemCreate, opened by the descriptor
+    kFabric = 3,      // of cuMemCreate, opened by `fabric`
   };
   uint64_t id = 0;  // the owner's name for it, never given twice
   Kind kind = Kind::kLegacy;
   uint64_t bytes = 0;
   IpcMemoryHandle legacy = {};
+  FabricHandle fabric = {};
 };
+
+// Opened by mapping it, as its owner has.
+inline bool is_mapped(AllocationNotice::Kind kind) {
+  return kind != AllocationNotice::Kind::kLegacy;
+}
 
 // A part of an exported range: `bytes` from `offset` on in an allocation.
 struct ExportedPiece {

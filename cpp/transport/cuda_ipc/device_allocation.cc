@@ -48,7 +48,8 @@ Status check_device(const PrimaryContext& context, DevicePtr address) {
                               std::to_string(context.device()));
 }
 
-Status check_mapped(const Driver& driver, DevicePtr address) {
+// How memory that was mapped can be opened by others.
+Result<Kind> kind_of_mapping(const Driver& driver, DevicePtr address) {
   AllocationHandle handle = 0;
   if (driver.mem_retain_allocation_handle.code(&handle, reinterpret_cast<void*>(address)) !=
       Code::kSuccess) {
@@ -64,11 +65,13 @@ Status check_mapped(const Driver& driver, DevicePtr address) {
       !status.ok()) {
     return status;
   }
-  if ((types & static_cast<uint64_t>(HandleType::kPosixFileDescriptor)) != 0) return {};
+  // The first needs no service beside the driver.
+  if (allows(types, HandleType::kPosixFileDescriptor)) return Kind::kDescriptor;
+  if (allows(types, HandleType::kFabric)) return Kind::kFabric;
   return refusal(address,
-                 "is memory that was created without "
-                 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, so that other processes cannot open "
-                 "it: set TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1, or "
+                 "is memory that was created with neither "
+                 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR nor CU_MEM_HANDLE_TYPE_FABRIC, so that "
+                 "other processes cannot open it: set TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=1, or "
                  "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False");
 }
 
@@ -96,8 +99,9 @@ Result<DeviceAllocation> find_allocation(const PrimaryContext& context, DevicePt
     return status;
   }
   if (legacy == 0) {
-    found.kind = Kind::kDescriptor;
-    if (Status status = check_mapped(driver, found.base); !status.ok()) return status;
+    const Result<Kind> kind = kind_of_mapping(driver, found.base);
+    if (!kind.ok()) return kind.status();
+    found.kind = kind.value();
   }
   if (Status status =
           driver.pointer_get_attribute(&found.buffer_id, PointerAttribute::kBufferId, address);
@@ -109,7 +113,7 @@ Result<DeviceAllocation> find_allocation(const PrimaryContext& context, DevicePt
 
 bool still_exists(const Driver& driver, const DeviceAllocation& allocation) {
   // Reserved addresses have attributes also where nothing is mapped.
-  if (allocation.kind == Kind::kDescriptor) {
+  if (is_mapped(allocation.kind)) {
     uint64_t mapped = 0;
     const Code code = read_attribute(driver, PointerAttribute::kMapped, allocation.base, &mapped);
     if (code == Code::kSuccess && mapped == 0) return false;

@@ -21,6 +21,16 @@ Status beyond(size_t bytes, size_t inside, const std::string& why) {
                                   "allocation after " + std::to_string(inside) + ": " + why);
 }
 
+Status export_fabric(const Driver& driver, const OwnedHandle& memory, FabricHandle* handle) {
+  const Status status =
+      driver.mem_export_to_shareable_handle(handle, memory.get(), HandleType::kFabric, 0);
+  if (status.ok()) return status;
+  // Drivers make such memory also on devices that have no fabric (pytorch/pytorch#173606).
+  return {status.code(), status.message() +
+                             " for memory that can be shared by fabric handle alone: set "
+                             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"};
+}
+
 }  // namespace
 
 Result<std::vector<ExportedPiece>> ExportedMemory::export_range(DevicePtr address, size_t bytes) {
@@ -41,7 +51,7 @@ Result<std::vector<ExportedPiece>> ExportedMemory::export_range(DevicePtr addres
     const uint64_t offset = address + done - allocation.base;
     const size_t here = std::min<size_t>(bytes - done, allocation.bytes - offset);
     // Mappings are put side by side on purpose, others by chance.
-    if (here < bytes && allocation.kind != Kind::kDescriptor) {
+    if (here < bytes && !is_mapped(allocation.kind)) {
       return beyond(bytes, done == 0 ? here : done, "the next one has nothing to do with it");
     }
     pieces.push_back({named->id, offset, here});
@@ -101,16 +111,20 @@ Result<AllocationNotice> ExportedMemory::notice(uint64_t id, UniqueFd* fd) const
   const CurrentContext current(context_);
   if (!current.status().ok()) return current.status();
   const DeviceAllocation& allocation = exported.allocation;
-  Result<UniqueFd> made =
-      allocation.kind == Kind::kDescriptor ? make_descriptor(allocation.base) : UniqueFd();
-  // If it is there now, the descriptor is its: the address leads elsewhere only once it is gone.
+  AllocationNotice notice{id, allocation.kind, allocation.bytes, exported.legacy};
+  UniqueFd made;
+  const Status status =
+      is_mapped(allocation.kind) ? export_mapping(allocation.base, &notice, &made) : Status();
+  // If it is there now, what was made is its: the address leads elsewhere only once it is gone.
   if (!still_exists(context_.driver(), allocation)) return gone(id);
-  if (!made.ok()) return made.status();
-  *fd = std::move(made.value());
-  return AllocationNotice{id, allocation.kind, allocation.bytes, exported.legacy};
+  if (!status.ok()) return status;
+  *fd = std::move(made);
+  return notice;
 }
 
-Result<UniqueFd> ExportedMemory::make_descriptor(DevicePtr mapping) const {
+// As the notice's kind says: into it, or as a descriptor.
+Status ExportedMemory::export_mapping(DevicePtr mapping, AllocationNotice* notice,
+                                      UniqueFd* fd) const {
   const Driver& driver = context_.driver();
   AllocationHandle handle = 0;
   if (Status status =
@@ -119,13 +133,12 @@ Result<UniqueFd> ExportedMemory::make_descriptor(DevicePtr mapping) const {
     return status;
   }
   const OwnedHandle owned(driver, handle);
-  int fd = -1;
-  if (Status status = driver.mem_export_to_shareable_handle(&fd, owned.get(),
-                                                            HandleType::kPosixFileDescriptor, 0);
-      !status.ok()) {
-    return status;
-  }
-  return UniqueFd(fd);
+  if (notice->kind == Kind::kFabric) return export_fabric(driver, owned, &notice->fabric);
+  int raw = -1;
+  Status status =
+      driver.mem_export_to_shareable_handle(&raw, owned.get(), HandleType::kPosixFileDescriptor, 0);
+  if (status.ok()) *fd = UniqueFd(raw);
+  return status;
 }
 
 void ExportedMemory::sweep() {

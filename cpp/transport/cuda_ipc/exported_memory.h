@@ -55,7 +55,7 @@ class ExportedMemory {
   // With a current context.
   std::optional<Named> find_known(DevicePtr address) const;
   Result<Named> meet(DevicePtr address);
-  Result<UniqueFd> make_descriptor(DevicePtr mapping) const;
+  Status export_mapping(DevicePtr mapping, AllocationNotice* notice, UniqueFd* fd) const;
   void sweep_in_context();
 
   uint64_t remember(const Exported& exported);

@@ -21,7 +21,7 @@ Status nonsense(uint64_t id, const std::string& why) {
 }
 
 Status check_notice(const AllocationNotice& notice, const UniqueFd& fd) {
-  if (notice.kind != Kind::kLegacy && notice.kind != Kind::kDescriptor) {
+  if (notice.kind < Kind::kLegacy || notice.kind > Kind::kFabric) {
     return nonsense(notice.id,
                     "is of unknown kind " + std::to_string(static_cast<uint32_t>(notice.kind)));
   }

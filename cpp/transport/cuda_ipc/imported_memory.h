@@ -44,10 +44,10 @@ class ImportedMemory {
   // Where a piece lies for the device of this process. Waits for the notice if need be, until the
   // deadline. The allocation is in use until release() was called as often as this gave an address.
   //
-  // No address: the device has no access to the peer's, and never will have (the peer is to be
-  // served through host memory). Errors: kTimedOut; kCancelled after interrupt(); kInvalidArgument
-  // if the peer names what it has not, a piece outside of an allocation or an allocation that it
-  // has freed; kSystem if the driver refuses.
+  // No address: the device has no access to the peer's, or the process may not open its memory, and
+  // neither will change (the peer is to be served through host memory). Errors: kTimedOut;
+  // kCancelled after interrupt(); kInvalidArgument if the peer names what it has not, a piece
+  // outside of an allocation or an allocation that it has freed; kSystem if the driver refuses.
   Result<std::optional<DevicePtr>> acquire(const ExportedPiece& piece, Deadline deadline);
   void release(uint64_t id);
 

@@ -10,13 +10,16 @@ namespace {
 
 using Kind = AllocationNotice::Kind;
 
+Status with_hint(const Status& status, const char* hint) {
+  return {status.code(), status.message() + hint};
+}
+
 // For the first call that the system may forbid.
 Status refused(const Status& status) {
-  return Status(status.code(),
-                status.message() +
-                    " on opening a peer's memory: both processes must run as one user, in one "
-                    "container or in containers that share the IPC and PID namespaces "
-                    "(--ipc=host --pid=host)");
+  return with_hint(status,
+                   " on opening a peer's memory: both processes must run as one user, in one "
+                   "container or in containers that share the IPC and PID namespaces "
+                   "(--ipc=host --pid=host)");
 }
 
 }  // namespace
@@ -28,8 +31,7 @@ Result<std::optional<OpenedAllocation>> OpenedAllocation::open(const PrimaryCont
   if (!current.status().ok()) return current.status();
   // Closes what there is of it if the rest fails.
   OpenedAllocation opened(context, notice);
-  const Result<bool> has_access =
-      notice.kind == Kind::kLegacy ? opened.open_legacy(notice.legacy) : opened.map(fd);
+  const Result<bool> has_access = opened.open_as(notice, fd);
   if (!has_access.ok()) return has_access.status();
   if (!has_access.value()) return std::optional<OpenedAllocation>();
   return std::optional(std::move(opened));
@@ -55,6 +57,18 @@ OpenedAllocation::~OpenedAllocation() {
   driver.mem_address_free.code(base_, bytes_);
 }
 
+Result<bool> OpenedAllocation::open_as(const AllocationNotice& notice, int fd) {
+  switch (notice.kind) {
+    case Kind::kLegacy:
+      return open_legacy(notice.legacy);
+    case Kind::kDescriptor:
+      return open_descriptor(fd);
+    case Kind::kFabric:
+      return open_fabric(notice.fabric);
+  }
+  return Status::invalid_argument("memory of an unknown kind");
+}
+
 Result<bool> OpenedAllocation::open_legacy(const IpcMemoryHandle& handle) {
   const Driver& driver = context_->driver();
   const Code code = driver.ipc_open_mem_handle.code(&base_, handle, kIpcLazyEnablePeerAccess);
@@ -71,7 +85,7 @@ Result<bool> OpenedAllocation::open_legacy(const IpcMemoryHandle& handle) {
                                   " bytes, but was said to have " + std::to_string(bytes_));
 }
 
-Result<bool> OpenedAllocation::map(int fd) {
+Result<bool> OpenedAllocation::open_descriptor(int fd) {
   const Driver& driver = context_->driver();
   AllocationHandle handle = 0;
   // The descriptor takes the place of a pointer.
@@ -81,7 +95,32 @@ Result<bool> OpenedAllocation::map(int fd) {
       !status.ok()) {
     return refused(status);
   }
-  const OwnedHandle owned(driver, handle);  // the mapping will keep the memory
+  return map(handle);
+}
+
+Result<bool> OpenedAllocation::open_fabric(FabricHandle fabric) {
+  const Driver& driver = context_->driver();
+  AllocationHandle handle = 0;
+  const Code code =
+      driver.mem_import_from_shareable_handle.code(&handle, &fabric, HandleType::kFabric);
+  // The container of this process has no channel of IMEX, or not the peer's device
+  // (kubernetes-sigs/dra-driver-nvidia-gpu#294), and its driver no other way to the memory.
+  if (code == Code::kNotPermitted || code == Code::kNotSupported || code == Code::kInvalidDevice) {
+    return false;
+  }
+  if (code != Code::kSuccess) {
+    return with_hint(
+        driver.mem_import_from_shareable_handle.status(code),
+        " on opening a peer's memory by its fabric handle: the service that knows such "
+        "handles (nvidia-imex) must run");
+  }
+  return map(handle);
+}
+
+// Takes the handle, which is closed once the mapping keeps the memory.
+Result<bool> OpenedAllocation::map(AllocationHandle handle) {
+  const Driver& driver = context_->driver();
+  const OwnedHandle owned(driver, handle);
   if (Status status = driver.mem_address_reserve(&base_, bytes_, 0, 0, 0); !status.ok()) {
     return status;
   }

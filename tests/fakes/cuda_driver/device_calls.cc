@@ -80,8 +80,10 @@ Code device_get_attribute(int* value, DeviceAttribute attribute, Device device) 
     case DeviceAttribute::kPosixFileDescriptorHandleSupported:
       *value = 1;
       return Code::kSuccess;
-    case DeviceAttribute::kCanUseHostPointerForRegisteredMemory:
     case DeviceAttribute::kFabricHandleSupported:
+      *value = Settings::get().fabric == Fabric::kYes ? 1 : 0;
+      return Code::kSuccess;
+    case DeviceAttribute::kCanUseHostPointerForRegisteredMemory:
       *value = 0;
       return Code::kSuccess;
   }

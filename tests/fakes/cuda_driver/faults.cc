@@ -21,7 +21,7 @@ struct Kind {
   int argument;  // if none is given
 };
 // In the order of Fault.
-constexpr std::array<Kind, 7> kKinds = {{
+constexpr std::array<Kind, 8> kKinds = {{
     {"copy_refused", static_cast<int>(Code::kUnknown)},
     {"copy_fails", static_cast<int>(Code::kIllegalAddress)},
     {"copy_garbled", 0},
@@ -29,6 +29,7 @@ constexpr std::array<Kind, 7> kKinds = {{
     {"wait_hung", 0},
     {"write_lost", 0},
     {"ipc_denied", static_cast<int>(Code::kOperatingSystem)},  // what a driver says for EPERM
+    {"fabric_denied", static_cast<int>(Code::kNotPermitted)},  // and without a channel of IMEX
 }};
 
 struct Planned {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -236,6 +237,13 @@ std::optional<Place> AddressSpace::resolve(DevicePtr address, size_t bytes, int 
   const size_t offset = address - start;
   if (bytes > region->bytes - offset || !region->usable_by(device)) return std::nullopt;
   return Place{region, region->bytes_at + offset};
+}
+
+size_t AddressSpace::bytes_on_mapping(DevicePtr address, size_t bytes) {
+  const std::lock_guard lock(tables_.mutex);
+  const std::shared_ptr<Region> region = tables_.find(address);
+  if (region == nullptr || region->kind != Kind::kMapped) return bytes;
+  return std::min(bytes, region->bytes - (address - region->start));
 }
 
 Code AddressSpace::import(DevicePtr* address, std::shared_ptr<Physical> physical) {

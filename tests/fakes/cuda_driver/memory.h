@@ -23,8 +23,8 @@ struct Physical {
   UniqueFd fd;
   size_t bytes = 0;
   int device = 0;
-  bool foreign = false;  // of another process
-  HandleType handle_types = HandleType::kNone;
+  bool foreign = false;       // of another process
+  uint64_t handle_types = 0;  // bits of HandleType
 
   // Null if there is no memory.
   static std::shared_ptr<Physical> create(size_t bytes, int device);
@@ -85,6 +85,8 @@ class AddressSpace {
   // Memory that a copy or an operation of `device` may use: none if a part of it lies outside its
   // region, or the device has no access.
   std::optional<Place> resolve(DevicePtr address, size_t bytes, int device);
+  // How much of a range that starts here lies on the same mapping; all, if it lies on none.
+  size_t bytes_on_mapping(DevicePtr address, size_t bytes);
 
   // Opened again, memory lies where it lies already.
   Code import(DevicePtr* address, std::shared_ptr<Physical> physical);

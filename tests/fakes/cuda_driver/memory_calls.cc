@@ -19,12 +19,24 @@ constexpr size_t kGranularity = 2 << 20;
 constexpr uint64_t kMemoryMagic = 0x4652455343414c45;
 static_assert(sizeof(Exported) <= sizeof(IpcMemoryHandle));
 
+// The same of a FabricHandle.
+constexpr uint64_t kFabricMagic = 0x4652454546414252;
+static_assert(sizeof(Exported) <= sizeof(FabricHandle));
+
+template <typename Handle>
+void write_exported(const Physical& physical, uint64_t magic, Handle* handle) {
+  const Exported exported = Exported::describe(physical.fd.get(), magic);
+  std::memset(handle, 0, sizeof(*handle));
+  std::memcpy(handle, &exported, sizeof(exported));
+}
+
 // The memory that an exporter's handle names.
-Code open_exported(const IpcMemoryHandle& handle, std::shared_ptr<Physical>* physical) {
+template <typename Handle>
+Code open_exported(const Handle& handle, uint64_t magic, std::shared_ptr<Physical>* physical) {
   Exported exported;
   std::memcpy(&exported, &handle, sizeof(exported));
   UniqueFd fd;
-  if (const Code code = exported.open(kMemoryMagic, &fd); code != Code::kSuccess) return code;
+  if (const Code code = exported.open(magic, &fd); code != Code::kSuccess) return code;
   *physical = Physical::adopt(std::move(fd));
   return *physical != nullptr ? Code::kSuccess : Code::kInvalidHandle;
 }
@@ -81,9 +93,8 @@ Code attribute_of(const Region& region, void* value, PointerAttribute attribute,
     case PointerAttribute::kMapped:
       return answer(value, true);
     case PointerAttribute::kAllowedHandleTypes:
-      return answer(value, region.kind == Region::Kind::kMapped
-                               ? static_cast<uint64_t>(region.physical->handle_types)
-                               : uint64_t{0});
+      return answer(value, region.kind == Region::Kind::kMapped ? region.physical->handle_types
+                                                                : uint64_t{0});
   }
   return Code::kInvalidValue;
 }
@@ -130,9 +141,7 @@ Code ipc_get_mem_handle(IpcMemoryHandle* handle, DevicePtr address) {
   const auto region = AddressSpace::get().find(address);
   // Neither what is mapped in halves, nor what another process exported.
   if (region == nullptr || region->kind != Region::Kind::kAllocated) return Code::kInvalidValue;
-  const Exported exported = Exported::describe(region->physical->fd.get(), kMemoryMagic);
-  std::memset(handle, 0, sizeof(*handle));
-  std::memcpy(handle, &exported, sizeof(exported));
+  write_exported(*region->physical, kMemoryMagic, handle);
   return Code::kSuccess;
 }
 
@@ -142,7 +151,9 @@ Code ipc_open_mem_handle(DevicePtr* address, IpcMemoryHandle handle, unsigned fl
   if (const auto code = occurs(Fault::kIpcDenied)) return static_cast<Code>(*code);
   if (flags != kIpcLazyEnablePeerAccess) return Code::kInvalidValue;
   std::shared_ptr<Physical> physical;
-  if (const Code code = open_exported(handle, &physical); code != Code::kSuccess) return code;
+  if (const Code code = open_exported(handle, kMemoryMagic, &physical); code != Code::kSuccess) {
+    return code;
+  }
   const int here = entry.device().ordinal();
   if (physical->device != here && !Settings::get().can_access_peer(here, physical->device)) {
     return Code::kPeerAccessUnsupported;
@@ -170,10 +181,13 @@ Code mem_create(AllocationHandle* handle, size_t bytes, const AllocationProperti
                         properties->location.type == LocationType::kDevice;
   if (!sensible) return Code::kInvalidValue;
   if (DeviceState::get(properties->location.id) == nullptr) return Code::kInvalidDevice;
-  if (properties->requested_handle_types == HandleType::kFabric) return Code::kNotSupported;
+  const auto types = static_cast<uint64_t>(properties->requested_handle_types);
+  if (allows(types, HandleType::kFabric) && Settings::get().fabric == Fabric::kNo) {
+    return Code::kNotSupported;
+  }
   std::shared_ptr<Physical> physical = Physical::create(bytes, properties->location.id);
   if (physical == nullptr) return Code::kOutOfMemory;
-  physical->handle_types = properties->requested_handle_types;
+  physical->handle_types = types;
   *handle = AllocationHandles::get().own(std::move(physical));
   return Code::kSuccess;
 }
@@ -232,22 +246,47 @@ Code mem_export_to_shareable_handle(void* shareable, AllocationHandle handle, Ha
                                     unsigned long long flags) {
   if (const Code code = initialized(); code != Code::kSuccess) return code;
   const std::shared_ptr<Physical> physical = AllocationHandles::get().find(handle);
-  const bool allowed = physical != nullptr && flags == 0 &&
-                       type == HandleType::kPosixFileDescriptor && physical->handle_types == type;
-  if (!allowed) return Code::kInvalidValue;
+  // One type at a time, and one that the memory was made for.
+  const bool one = type == HandleType::kPosixFileDescriptor || type == HandleType::kFabric;
+  if (physical == nullptr || flags != 0 || !one || !allows(physical->handle_types, type)) {
+    return Code::kInvalidValue;
+  }
+  if (type == HandleType::kFabric) {
+    if (Settings::get().fabric != Fabric::kYes) return Code::kInvalidValue;
+    write_exported(*physical, kFabricMagic, static_cast<FabricHandle*>(shareable));
+    return Code::kSuccess;
+  }
   const int fd = fcntl(physical->fd.get(), F_DUPFD_CLOEXEC, 0);
   return fd >= 0 ? answer(shareable, fd) : Code::kOperatingSystem;
 }
 
-Code mem_import_from_shareable_handle(AllocationHandle* handle, void* shareable, HandleType type) {
-  if (const Code code = initialized(); code != Code::kSuccess) return code;
+namespace {
+
+Code import_fabric(const FabricHandle* handle, std::shared_ptr<Physical>* physical) {
+  if (const auto code = occurs(Fault::kFabricDenied)) return static_cast<Code>(*code);
+  if (Settings::get().fabric != Fabric::kYes) return Code::kNotSupported;
+  return open_exported(*handle, kFabricMagic, physical);
+}
+
+Code import_descriptor(void* shareable, HandleType type, std::shared_ptr<Physical>* physical) {
   if (const auto code = occurs(Fault::kIpcDenied)) return static_cast<Code>(*code);
   if (type != HandleType::kPosixFileDescriptor) return Code::kNotSupported;
   // The descriptor itself, in the place of a pointer; it stays the caller's.
   const int theirs = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-  std::shared_ptr<Physical> physical = Physical::adopt(UniqueFd(fcntl(theirs, F_DUPFD_CLOEXEC, 0)));
-  if (physical == nullptr) return Code::kInvalidValue;
-  physical->handle_types = type;
+  *physical = Physical::adopt(UniqueFd(fcntl(theirs, F_DUPFD_CLOEXEC, 0)));
+  return *physical != nullptr ? Code::kSuccess : Code::kInvalidValue;
+}
+
+}  // namespace
+
+Code mem_import_from_shareable_handle(AllocationHandle* handle, void* shareable, HandleType type) {
+  if (const Code code = initialized(); code != Code::kSuccess) return code;
+  std::shared_ptr<Physical> physical;
+  const Code code = type == HandleType::kFabric
+                        ? import_fabric(static_cast<const FabricHandle*>(shareable), &physical)
+                        : import_descriptor(shareable, type, &physical);
+  if (code != Code::kSuccess) return code;
+  physical->handle_types = static_cast<uint64_t>(type);
   *handle = AllocationHandles::get().own(std::move(physical));
   return Code::kSuccess;
 }

@@ -30,6 +30,15 @@ EngineOrder engine_order() {
   reject(kVariable, text.c_str());
 }
 
+Fabric fabric() {
+  constexpr const char* kVariable = "FAKE_CUDA_FABRIC";
+  const std::string text = text_of(kVariable, "no");
+  if (text == "no") return Fabric::kNo;
+  if (text == "claimed") return Fabric::kClaimed;
+  if (text == "yes") return Fabric::kYes;
+  reject(kVariable, text.c_str());
+}
+
 // "0-1,2-3": pairs of devices, in both directions.
 std::set<std::pair<int, int>> peers_of(const std::string& text) {
   std::set<std::pair<int, int>> peers;
@@ -51,6 +60,7 @@ Settings read() {
   settings.queue_depth = number_of("FAKE_CUDA_QUEUE_DEPTH", 1024);
   settings.lazy_loading = text_of("CUDA_MODULE_LOADING", "LAZY") != "EAGER";
   settings.engine_order = engine_order();
+  settings.fabric = fabric();
   const std::string peers = text_of("FAKE_CUDA_P2P", "all");
   settings.all_peers = peers == "all";
   if (peers != "all" && peers != "none") settings.peers = peers_of(peers);

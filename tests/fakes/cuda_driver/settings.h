@@ -10,6 +10,13 @@ enum class EngineOrder {
   kHeadOfLine,  // a copy queues for its engine when it is submitted, and blocks those behind it
 };
 
+// Whether devices have fabric handles.
+enum class Fabric {
+  kNo,
+  kClaimed,  // memory is made for them, which then cannot be exported
+  kYes,
+};
+
 // What the process's environment says (README.md), read once.
 struct Settings {
   int version;
@@ -18,6 +25,7 @@ struct Settings {
   int queue_depth;
   bool lazy_loading;
   EngineOrder engine_order;
+  Fabric fabric;
   bool all_peers;
   std::set<std::pair<int, int>> peers;  // both orders, if not all
 

@@ -21,18 +21,45 @@ EventState* event_of(Event event) { return reinterpret_cast<EventState*>(event);
 
 // --- Copies ------------------------------------------------------------------------------------
 
-// A copy that was accepted; made when it is submitted, run by its stream.
-struct Copy {
+// What lies in one piece at both ends: mappings are side by side for the device alone.
+struct CopyPart {
   Place to;
   Place from;
   size_t bytes = 0;
+};
+
+// A copy that was accepted; made when it is submitted, run by its stream.
+struct Copy {
+  std::vector<CopyPart> parts;
   Direction direction = Direction::kLocal;
   bool needs_sm = false;
   int slow_ms = 0;
 
   // Host memory the driver does not know: a copy of it is over when its call returns.
-  bool pageable() const { return to.region == nullptr || from.region == nullptr; }
+  bool pageable() const { return parts[0].to.region == nullptr || parts[0].from.region == nullptr; }
 };
+
+// False if the device has no access to all of it.
+bool resolve_parts(DevicePtr to, DevicePtr from, size_t bytes, int device,
+                   std::vector<CopyPart>* parts) {
+  AddressSpace& space = AddressSpace::get();
+  size_t done = 0;
+  do {
+    const size_t left = space.bytes_on_mapping(to + done, bytes - done);
+    const size_t here = space.bytes_on_mapping(from + done, left);
+    std::optional<Place> destination = space.resolve(to + done, here, device);
+    std::optional<Place> source = space.resolve(from + done, here, device);
+    if (!destination.has_value() || !source.has_value()) return false;
+    parts->push_back({std::move(*destination), std::move(*source), here});
+    // Behind a mapping there may be nothing.
+    const CopyPart& part = parts->back();
+    const bool same = (part.to.region == nullptr) == (parts->front().to.region == nullptr) &&
+                      (part.from.region == nullptr) == (parts->front().from.region == nullptr);
+    if (!same) return false;
+    done += here;
+  } while (done < bytes);
+  return true;
+}
 
 Direction direction_of(const Place& to, const Place& from) {
   if (from.is_host()) return Direction::kToDevice;
@@ -49,13 +76,8 @@ Code prepare(const Entry& entry, DevicePtr to, DevicePtr from, size_t bytes, boo
              Copy* copy) {
   if (const auto code = occurs(Fault::kCopyRefused)) return static_cast<Code>(*code);
   const int device = entry.device().ordinal();
-  std::optional<Place> destination = AddressSpace::get().resolve(to, bytes, device);
-  std::optional<Place> source = AddressSpace::get().resolve(from, bytes, device);
-  if (!destination.has_value() || !source.has_value()) return Code::kInvalidValue;
-  copy->to = std::move(*destination);
-  copy->from = std::move(*source);
-  copy->bytes = bytes;
-  copy->direction = direction_of(copy->to, copy->from);
+  if (!resolve_parts(to, from, bytes, device, &copy->parts)) return Code::kInvalidValue;
+  copy->direction = direction_of(copy->parts[0].to, copy->parts[0].from);
   copy->needs_sm = needs_sm(copy->direction, prefer_overlap);
   copy->slow_ms = occurs(Fault::kCopySlow).value_or(0);
   return Code::kSuccess;
@@ -68,8 +90,11 @@ void move_bytes(DeviceState& device, const Copy& copy) {
     device.fail(static_cast<Code>(*code));
     return;
   }
-  std::memcpy(copy.to.data, copy.from.data, copy.bytes);
-  if (occurs(Fault::kCopyGarbled)) std::memset(copy.to.data, 0x5a, copy.bytes);
+  const bool garbled = occurs(Fault::kCopyGarbled).has_value();
+  for (const CopyPart& part : copy.parts) {
+    std::memcpy(part.to.data, part.from.data, part.bytes);
+    if (garbled) std::memset(part.to.data, 0x5a, part.bytes);
+  }
   ++StreamCounters::get().copies_done;
 }
 

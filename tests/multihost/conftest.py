@@ -27,11 +27,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("backend", [chosen] if chosen else ["gloo", "freescale"])
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "freescale_only: asks for more than gloo offers")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = missing()
-    if reason is not None:
-        for item in items:
+    for item in items:
+        if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+        elif item.get_closest_marker("freescale_only"):
+            backend = item.callspec.params["backend"]  # type: ignore[attr-defined]
+            if backend != "freescale":
+                item.add_marker(pytest.mark.skip(reason=f"not for {backend}"))
 
 
 @pytest.fixture(scope="session")

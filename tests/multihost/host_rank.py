@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from harness.footprint import Footprint, wait_for_return
@@ -81,6 +82,8 @@ def move_to_host(door: Door, pid_file: Path) -> None:
     child = os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Makes ATen's pool anew, which does not survive a fork, before several threads would.
+        torch.set_num_threads(1)
         await_file(pid_file)
         return
     # Complete from the start for who looks.

@@ -27,7 +27,7 @@ import test_priorities
 import test_reductions
 import test_rooted
 import test_sizes
-from harness.data import arbitrary, assert_same_bits, numbers, poisoned
+from harness.data import BYTE_DTYPES, arbitrary, assert_same_bits, numbers, poisoned
 from launcher import Ranks
 from network import HostPlan, Network
 
@@ -178,7 +178,7 @@ def take_step(model: nn.Module, batch: torch.Tensor) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter -= 0.1 * parameter.grad
+            parameter.sub_(parameter.grad, alpha=0.1)
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_dtypes_that_only_move(
 ) -> None:
     if backend == "gloo" and name == "all_to_all_list":
         pytest.skip("not for gloo")
-    dtypes = USUAL if backend == "gloo" else test_dtypes.BYTE_DTYPES
+    dtypes = USUAL if backend == "gloo" else BYTE_DTYPES
     ranks(shared_network(2), (2, 2), DTYPES[name], dtypes, backend=backend)
 
 

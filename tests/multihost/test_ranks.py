@@ -1,5 +1,6 @@
 """The launcher itself, with gloo: ranks are where they should be, and their faults show."""
 
+import os
 import re
 import socket
 import textwrap
@@ -55,6 +56,23 @@ def test_ranks_are_on_their_hosts(
     assert [host for _, host, *_ in found] == ["host0"] * (size - 1) + ["host1"]
     for kind in (2, 3):
         assert len({one[kind] for one in found}) == 2
+
+
+def test_freescale_within_a_host(make_network: Callable[..., Network], ranks: Ranks) -> None:
+    """What the launcher looks for at the end is not there, if it is not the backend's."""
+    with make_network(1) as network:
+        found = ranks(network, 3, where_am_i, backend="freescale")
+    assert [total for total, *_ in found] == [6] * 3
+
+
+def keep_descriptor(rank: int, size: int) -> None:
+    os.pipe()
+
+
+def test_leak_is_reported(shared_network: Networks, ranks: Ranks) -> None:
+    how = {"init": False, "checks_footprint": True, "return_limit": 0.1}
+    with pytest.raises(RanksFailed, match=r"left behind after .*: file descriptors"):
+        ranks(shared_network(2), [1, 0], keep_descriptor, **how)
 
 
 def test_bodies_meet_in_a_store_beside_the_backend(shared_network: Networks, ranks: Ranks) -> None:

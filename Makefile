@@ -7,6 +7,7 @@
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="..."]
 #   make test-torchrec [PYTEST_ARGS="-k name"]
+#   make test-multihost [PYTEST_ARGS="--backend gloo"]   # hosts emulated by namespaces; needs root
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
 #   make mutation-check [ARGS="--only words"]   # is each rule held by a test? half a minute for each
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
@@ -151,6 +152,12 @@ test-torchrec: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev \
 	@[[ $(TORCH) == $(DEFAULT_TORCH) ]] \
 	  || { echo "requirements/torchrec.txt is for torch $(DEFAULT_TORCH)"; exit 1; }
 	$(BIN)/python -m pytest tests/torchrec -n $(WORKERS) $(PYTEST_ARGS)
+
+# Between hosts, which are network namespaces of this machine. One test after the other: each has
+# several processes on every host.
+.PHONY: test-multihost
+test-multihost: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
+	$(BIN)/python -m pytest tests/multihost -p no:xdist $(PYTEST_ARGS)
 
 # CUDA tensors on the stand-in driver. The build of torch for CUDA has an environment of its own; the
 # module there is that of the default environment, since one binary serves both builds of a version.

@@ -143,6 +143,73 @@ TEST(a_receiver_that_has_everything_needs_nobody) {
   });
 }
 
+// ---- Messages through the host ------------------------------------------------------------------
+
+template <typename T>
+AsideMessage aside(const T& content, UniqueFd fd) {
+  const auto bytes = std::as_bytes(std::span(&content, 1));
+  AsideMessage message{{bytes.begin(), bytes.end()}, {}};
+  message.fds.push_back(std::move(fd));
+  return message;
+}
+
+// A descriptor of memory that lies on the second device.
+UniqueFd distant_memory(const StandIn& on, size_t bytes) {
+  AllocationProperties properties;
+  properties.requested_handle_types = HandleType::kPosixFileDescriptor;
+  properties.location.id = 1;
+  AllocationHandle handle = 0;
+  CHECK_OK(on.driver().mem_create(&handle, bytes, &properties, 0));
+  int fd = -1;
+  CHECK_OK(
+      on.driver().mem_export_to_shareable_handle(&fd, handle, HandleType::kPosixFileDescriptor, 0));
+  CHECK_OK(on.driver().mem_release(handle));
+  return UniqueFd(fd);
+}
+
+// A peer on a device that is out of reach, who has said so; its words are this process's own.
+std::shared_ptr<FakeLink> distant_peer(const StandIn& on, CudaDevice& device) {
+  constexpr size_t kPage = 2 << 20;  // what mappings are multiples of
+  auto peer = std::make_shared<FakeLink>();
+  peer->set_aside_sender([](auto, auto) { return Status(); });
+  AsideHello hello;
+  CHECK_OK(on.driver().device_get_uuid(&hello.device, 1));
+  hello.access_target = {1, 0, kPage};
+  hello.emptied.fill({FlagSegment::kWords - 1, 0});
+  peer->deliver_aside(aside(hello, UniqueFd(dup(device.flags().fd()))));
+  AsideNotice notice;
+  notice.notice = {1, AllocationNotice::Kind::kDescriptor, kPage, {}};
+  peer->deliver_aside(aside(notice, distant_memory(on, kPage)));
+  return peer;
+}
+
+// The peer takes messages out of the ring in the order in which it hears of them.
+TEST(messages_are_told_of_in_the_order_of_the_ring) {
+  on_stand_in({{"FAKE_CUDA_P2P", "none"}}, [](StandIn& on) {
+    const auto device = open_device();
+    const auto peer = distant_peer(on, *device);
+    const Stream stream = on.stream();
+    std::vector<std::shared_ptr<CudaCall>> calls;
+    std::vector<std::shared_ptr<DeviceTransfer>> sends;
+    for (int i = 0; i < 2; ++i) {
+      CallMemory memory;
+      memory.sends.push_back(message(peer, on.allocate(100), 100));
+      calls.push_back(begin(*device, stream, std::move(memory)));
+      constexpr uint32_t kUnused = FlagSegment::kWords - 2;
+      auto sent = calls[i]->send(*peer, 2, grant_of({kUnused, 0, kUnused, 1, 1}, {{1, 0, 100}}));
+      CHECK_OK(sent);
+      sends.push_back(std::move(sent.value()));
+    }
+    for (const auto& send : sends) {
+      while (!send->staged()) std::this_thread::yield();
+    }
+    std::vector<std::byte> news;
+    CHECK(!sends[1]->take_news(&news));
+    CHECK(sends[0]->take_news(&news));
+    CHECK(sends[1]->take_news(&news));
+  });
+}
+
 // ---- Ends ---------------------------------------------------------------------------------------
 
 // What moves in them late finds its stream, its words and its memory as they were.

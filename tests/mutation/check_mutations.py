@@ -84,14 +84,16 @@ def copy_sources(to: Path) -> None:
 
 
 def run(command: Sequence[str], limit: float | None = None, quiet: bool = True) -> int | None:
-    """The exit status, or None if the limit came first; then all it has started is killed."""
+    """The exit status, or None if the limit came first. What it has started ends with it."""
     output = subprocess.DEVNULL if quiet else None
     with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
         try:
             return process.wait(limit)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
             return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -940,7 +940,7 @@ TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
 
 // The driver has its own.
 TEST(a_descriptor_is_closed_once_its_memory_is_open) {
-  on_two_processes_each_version(
+  on_pair_each_version(
       [](StandIn& on, const Channel& peer) {
         ExportedMemory exported(on.context());
         const Memory memory(on, Kind::kDescriptor);
@@ -964,7 +964,7 @@ TEST(a_descriptor_is_closed_once_its_memory_is_open) {
 }
 
 TEST(notices_go_on_while_the_driver_opens_and_closes_memory) {
-  on_two_processes({}, share_pages, [](StandIn& on, const Channel& peer) {
+  on_pair(share_pages, [](StandIn& on, const Channel& peer) {
     ImportedMemory imported(on.context());
     const ExportedPiece page = receive_shared(imported, peer);
     DevicePtr memory = 0;
@@ -986,6 +986,10 @@ TEST(notices_go_on_while_the_driver_opens_and_closes_memory) {
         });
     CHECK(!is_open(on, memory));
     peer.send('x');
+    for (size_t rest = 2; rest < std::size(kKinds); ++rest) {
+      CHECK_OK(imported.remove(receive_shared(imported, peer).allocation));
+      peer.send('x');
+    }
   });
 }
 

@@ -97,6 +97,7 @@ Result<std::unique_ptr<NetworkPeers>> NetworkPeers::create(
                            });
   if (!network.ok()) return network.status();
   peers->network_ = std::move(network.value());
+  if (Status status = peers->network_->start(); !status.ok()) return status;
   return peers;
 }
 

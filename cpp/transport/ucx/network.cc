@@ -10,8 +10,9 @@
 namespace freescale::ucx {
 namespace {
 
-// For last words, at the end.
-constexpr std::chrono::milliseconds kGoodbyeLimit{500};
+// How long who leaves waits for peers to have all that was sent to them; longer than a busy machine
+// keeps a thread from running.
+constexpr std::chrono::seconds kGoodbyeLimit{2};
 // Handshakes of strangers that wait to be looked at; more are dropped.
 constexpr size_t kMostHandshakes = 4096;
 
@@ -37,12 +38,11 @@ Network::~Network() {
   worker_->stop();
   const std::vector<std::shared_ptr<UcxLink>> open = links();
   for (const std::shared_ptr<UcxLink>& link : open) link->say_goodbye();
-  const auto all_sent = [&] {
-    return std::none_of(open.begin(), open.end(), [](const std::shared_ptr<UcxLink>& link) {
-      return !link->failed() && link->has_unsent();
-    });
+  const auto none_needed = [&] {
+    return std::none_of(open.begin(), open.end(),
+                        [](const std::shared_ptr<UcxLink>& link) { return link->needed(); });
   };
-  worker_->progress_until(all_sent, Deadline::after(kGoodbyeLimit));
+  worker_->progress_until(none_needed, Deadline::after(kGoodbyeLimit));
   for (const std::shared_ptr<UcxLink>& link : open) link->close();
 }
 

@@ -34,6 +34,9 @@ class Network : private MessageSink {
   // Hangs up on all peers; waits a little for what is still to be sent.
   ~Network() override;
 
+  // Nothing is received before.
+  Status start() { return worker_->start(); }
+
   const std::string& address() const { return worker_->address(); }
   // Of UCX: "1.22.0".
   const std::string& version() const { return worker_->ucp().version(); }

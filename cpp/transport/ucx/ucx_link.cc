@@ -59,15 +59,16 @@ Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body)
 }
 
 Status UcxLink::send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key) {
-  // What was wrong is told after the link has failed.
-  const bool refused = silent_ || (failed() && kind != MessageKind::kGivenUp);
+  // What is said about the end goes when the link has failed, or is to be closed.
+  const bool last = kind == MessageKind::kGivenUp || kind == MessageKind::kFarewell;
+  const bool refused = cut_ || (!last && (silent_ || failed()));
   if (refused || endpoint_ == nullptr) return Status::peer_lost("the link is closed");
   const Segment piece = segment_of(body);
   return send({.key = to_key, .kind = kind}, {&piece, 1});
 }
 
 void UcxLink::say_goodbye() {
-  static_cast<void>(send_control(MessageKind::kGoodbye, {}, peer_key_));
+  said_goodbye_ = peer_key_ != 0 && send_control(MessageKind::kGoodbye, {}, peer_key_).ok();
   silent_ = true;
 }
 
@@ -182,7 +183,11 @@ void UcxLink::on_message(const MessageHeader& header, HeldData data) {
     case MessageKind::kCredit:
       return on_credit(header);
     case MessageKind::kGoodbye:
+      static_cast<void>(send_control(MessageKind::kFarewell, {}, peer_key_));
       return lose(" closed its end");
+    case MessageKind::kFarewell:
+      bidden_farewell_ = true;
+      return;
     case MessageKind::kGivenUp: {
       const std::span<const std::byte> why = data.bytes();
       return lose(" has given up the link: " +
@@ -226,7 +231,10 @@ void UcxLink::on_sent(size_t bytes) {
   if (wants_room_.exchange(false)) wakers_.all();
 }
 
-void UcxLink::on_error(const std::string& why) { lose(" " + why); }
+void UcxLink::on_error(const std::string& why) {
+  cut_ = true;
+  lose(" " + why);
+}
 
 void UcxLink::lose(const std::string& why) {
   fail(Status::peer_lost(peer_name() + why));

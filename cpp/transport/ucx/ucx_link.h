@@ -49,9 +49,11 @@ class UcxLink final : public Link, private EndpointEvents {
   // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for three.
   void keep_alive(Nanoseconds now, Nanoseconds interval);
   void tell_given_up(const std::string& why);
-  // Says goodbye; nothing is sent any more.
+  // Says goodbye; nothing is sent any more. The link may be closed once nothing more needs this
+  // end: a connection over TCP that is closed while something is unread is reset, and then the peer
+  // loses what it has not read yet.
   void say_goodbye();
-  bool has_unsent() const { return unsent_.load() != 0; }
+  bool needed() const { return said_goodbye_ && !bidden_farewell_ && !cut_; }
   // Afterwards UCX knows nothing of this object any more. Not while anything is being sent.
   void close();
 
@@ -102,6 +104,9 @@ class UcxLink final : public Link, private EndpointEvents {
   ucp_ep_h endpoint_ = nullptr;
   std::atomic<uint64_t> peer_key_{0};
   std::atomic<bool> silent_{false};  // nothing may be sent
+  std::atomic<bool> said_goodbye_{false};
+  std::atomic<bool> bidden_farewell_{false};  // by the peer
+  std::atomic<bool> cut_{false};              // UCX has lost the peer
   std::atomic<Nanoseconds> sent_at_{0};
   std::atomic<Nanoseconds> heard_at_{0};
   std::atomic<size_t> unsent_{0};

@@ -43,11 +43,11 @@ Result<std::shared_ptr<Worker>> Worker::create(Options options, MessageSink& sin
   Result<const UcpLibrary*> ucp = UcpLibrary::get(options.libraries);
   if (!ucp.ok()) return ucp.status();
   auto worker = std::shared_ptr<Worker>(new Worker(*ucp.value(), std::move(options), sink));
-  if (Status status = worker->start(); !status.ok()) return status;
+  if (Status status = worker->open(); !status.ok()) return status;
   return worker;
 }
 
-Status Worker::start() {
+Status Worker::open() {
   Result<ucp_config_t*> config = read_settings(ucp_, options_.interfaces);
   if (!config.ok()) return config.status();
   ucp_params_t parameters{};
@@ -66,7 +66,10 @@ Status Worker::start() {
   }
   if (Status status = listen(); !status.ok()) return status;
   kick_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!kick_.valid()) return Status::from_errno("eventfd", errno);
+  return kick_.valid() ? Status() : Status::from_errno("eventfd", errno);
+}
+
+Status Worker::start() {
   try {
     thread_ = start_service_thread("freescale-ucx", [this] { run(); });
   } catch (const std::system_error& error) {

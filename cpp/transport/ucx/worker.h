@@ -85,6 +85,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // What others connect to.
   const std::string& address() const { return address_; }
 
+  // Starts the thread: nothing is received, and no service called, before.
+  Status start();
+
   // The way to one other worker. Closed, without a word to the peer, by close_endpoint().
   Result<ucp_ep_h> open_endpoint(const std::string& address, EndpointEvents& events);
   void close_endpoint(ucp_ep_h endpoint);
@@ -119,7 +122,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   Worker(const UcpLibrary& ucp, Options options, MessageSink& sink)
       : ucp_(ucp), options_(std::move(options)), sink_(sink) {}
-  Status start();
+  Status open();
   Status listen();
   void run();
   void sleep();

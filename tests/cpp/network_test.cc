@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -198,6 +199,35 @@ TEST(network_says_who_closed_its_end) {
   // Sending to nobody harms nothing.
   const std::string text = "hello";
   CHECK(members.link(0, 1).try_send(std::as_bytes(std::span(text)), {}));
+}
+
+// While the other one still sends: what it has not read then must not cost what it has sent.
+TEST_WITHIN(network_loses_nothing_of_who_leaves, 100) {
+  for (int round = 0; round < 20; ++round) {
+    Members members({"a", "b"});
+    std::atomic<bool> over{false};
+    std::thread talker([&] {
+      const std::vector<std::byte> record(8000);
+      while (!over && !members.link(1, 0).failed()) {
+        members.link(1, 0).try_send(record, {});
+        members.link(1, 0).notify();
+      }
+    });
+    Link& leaving = members.link(0, 1);
+    std::vector<std::byte> data(leaving.chunk_bytes());
+    fill_random(data);
+    const Segment piece{data.data(), data.size()};
+    uint64_t put = 0;  // more than TCP takes at once
+    for (int level = 0; level < kPriorityLevels; ++level) {
+      while (leaving.try_put(level, {7, put}, {&piece, 1})) ++put;
+    }
+    members.meshes[0].reset();
+    over = true;
+    talker.join();
+    Received received;
+    poll_until(members.link(1, 0), received, [&] { return received.chunks.size() == put; });
+    for (const auto& chunk : received.chunks) CHECK(chunk == data);
+  }
 }
 
 TEST(network_says_why_a_link_was_given_up) {

@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kElementsAtOnce = 32768;
 
 constexpr int kReductions = static_cast<int>(Reduction::UNUSED);
-constexpr int kDtypes = static_cast<int>(c10::ScalarType::NumOptions);
+constexpr int kScalarTypes = static_cast<int>(c10::ScalarType::NumOptions);
 
 void combine(Reduction reduction, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   switch (reduction) {
@@ -98,11 +98,11 @@ RankOrderReducer::RankOrderReducer(Reduction reduction, c10::ScalarType dtype, c
 
 bool RankOrderReducer::supports(Reduction reduction, c10::ScalarType dtype) {
   enum : int8_t { kUnknown, kYes, kNo };
-  static std::array<std::atomic<int8_t>, static_cast<size_t>(kReductions * kDtypes)> known{};
+  static std::array<std::atomic<int8_t>, static_cast<size_t>(kReductions * kScalarTypes)> known{};
   const int row = static_cast<int>(reduction);
   const int column = static_cast<int>(dtype);
-  if (row >= kReductions || column >= kDtypes) return false;
-  std::atomic<int8_t>& entry = known[row * kDtypes + column];
+  if (row >= kReductions || column >= kScalarTypes) return false;
+  std::atomic<int8_t>& entry = known[row * kScalarTypes + column];
   if (entry.load(std::memory_order_relaxed) == kUnknown) {
     entry.store(try_once(reduction, dtype) ? kYes : kNo, std::memory_order_relaxed);
   }

@@ -1,7 +1,8 @@
 # `make train` trains a recommender on two processes; `make test` checks everything. Both set up what
 # they need on the first run and re-install nothing on the next.
 #
-#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [EPOCHS=n] [BALANCE=0] [OVERLAP=0] [ARGS="..."]
+#   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [DEVICE=cuda] [EPOCHS=n] [BALANCE=0] [OVERLAP=0]
+#               [ARGS="..."]
 #   make test   [TORCH=2.14.1] [WORKERS=1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
@@ -27,6 +28,7 @@ JOBS ?= $(shell nproc)
 
 NPROC ?= 2
 BACKEND ?= freescale
+DEVICE ?= cpu
 DATA ?=
 EPOCHS ?=
 BALANCE ?= 1
@@ -129,6 +131,7 @@ train: build $(STAMPS)/requirements-run
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
 	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
 	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
+	  --device "$(DEVICE)" \
 	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
 	  $(if $(filter 0,$(BALANCE)),--no-balance) $(if $(filter 0,$(OVERLAP)),--no-overlap) $(ARGS)
 

@@ -3,6 +3,8 @@
 Usage:
 
     torchrun --standalone --nproc-per-node=2 examples/train_seqrec.py --backend freescale
+
+With --device cuda the ranks of a host take its GPUs in turn, and may share them.
 """
 
 import sys

@@ -26,7 +26,8 @@ is ended at its time limit and says so. What a row *expects* is a rule that the 
 numbers are for comparing within one run, and none is compared with a limit. A rehearsal says
 nothing about GPUs, and never writes this file.
 
-`examples/train_seqrec.py` is not among the rows: it has no option for a device.
+Rows on torch run on as many ranks as there are GPUs, up to 8. Where there is only one, 2 or 3 ranks
+share it. NCCL refuses that, so rows that are about NCCL need 2 GPUs.
 """
 
 

@@ -23,6 +23,7 @@ class Row:
             ``gpu_check.ranks``, and its arguments.
         on_torch: Runs as ranks of torch, not as a probe of the driver.
         devices: GPUs that it needs.
+        ranks: With ``on_torch``, the least number of them; as many as GPUs, if those are more.
         limit: Seconds after which it counts as hung.
         environment: Variables that are set for it.
     """
@@ -33,6 +34,7 @@ class Row:
     program: tuple[str, ...]
     on_torch: bool = False
     devices: int = 1
+    ranks: int = 2
     limit: float = 120.0
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -43,7 +45,7 @@ class Row:
         if not self.on_torch:
             return [str(machine.probes / f"{name}_probe"), *arguments, *short]
         # Ranks may share a device, but then NCCL, which refuses that, cannot be compared with.
-        ranks = 2 if machine.rehearsal else max(2, min(machine.devices, 8))
+        ranks = self.ranks if machine.rehearsal else max(self.ranks, min(machine.devices, 8))
         command = [sys.executable, "-m", "gpu_check.ranks", name, *arguments, f"--ranks={ranks}"]
         return [*command, f"--device={'cpu' if machine.rehearsal else 'cuda'}", *short]
 

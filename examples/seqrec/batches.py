@@ -4,7 +4,7 @@ The global batches depend on the seed alone, so that any number of ranks trains 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,10 @@ class PackedBatch:
     counts: bool
     global_examples: int
     global_targets: int
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """Returns the batch with the ids that the model sees on a device."""
+        return replace(self, items=self.items.to(device), targets=self.targets.to(device))
 
 
 def share_of(plan: GlobalBatch, rank: int, *, balance: bool) -> list[int]:

@@ -45,15 +45,16 @@ class RankCounter:
 
         Args:
             target_scores: float, shape ``[users]``.
-            targets: int64, shape ``[users]``.
-            seen: For each user, ids not to rank; int64, without the target.
+            targets: int64, shape ``[users]``, on the device of the scores.
+            seen: For each user, ids not to rank; int64, without the target, on the CPU.
         """
+        device = target_scores.device
         self._target_scores = target_scores.unsqueeze(1)
         # The target itself is not its own rival.
         rows = [torch.full((len(ids),), user) for user, ids in enumerate(seen)]
-        self._excluded_user = torch.cat([torch.arange(len(targets)), *rows])
-        self._excluded_item = torch.cat([targets, *seen])
-        self.ranks = torch.zeros(len(targets))
+        self._excluded_user = torch.cat([torch.arange(len(targets)), *rows]).to(device)
+        self._excluded_item = torch.cat([targets.cpu(), *seen]).to(device)
+        self.ranks = torch.zeros(len(targets), device=device)
 
     def add(self, first: int, scores: Tensor) -> None:
         """Counts the items from ``first`` on.
@@ -76,6 +77,7 @@ def mean_metrics(ranks: Tensor) -> Metrics:
     Args:
         ranks: Ranks from 0 of this rank's targets; float32, shape ``[users]``.
     """
+    ranks = ranks.cpu()
     hit = ranks < CUTOFF
     gain = torch.where(hit, 1 / torch.log2(ranks.double() + 2), 0.0)
     sums = torch.tensor([hit.sum(), gain.sum(), len(ranks)], dtype=torch.float64)
@@ -116,20 +118,22 @@ def evaluate_model(
         check_ranks=False,
     )
     # All take part in the look-ups, also who has nothing to evaluate in a batch.
-    answers = [(batch, _predict(model, table, batch)) for batch in order.epoch(0)]
+    moved = (batch.to(model.device) for batch in order.epoch(0))
+    answers = [(batch, _predict(model, table, batch)) for batch in moved]
     batches = [batch for batch, _ in answers if batch.counts]
     predictions = torch.cat([predicted for batch, predicted in answers if batch.counts])
     targets = torch.cat([batch.targets for batch in batches])
     seen = [example.seen for batch in batches for example in batch.examples]
     counter = RankCounter((predictions * table(targets)).sum(1), targets, seen)
-    for ids in torch.arange(table.num_embeddings).split(_CATALOGUE_CHUNK):
-        counter.add(int(ids[0]), predictions @ table(ids).T)
+    catalogue = torch.arange(table.num_embeddings)
+    for ids in catalogue.split(_CATALOGUE_CHUNK):
+        counter.add(int(ids[0]), predictions @ table(ids.to(model.device)).T)
     model.train()
     return mean_metrics(counter.ranks)
 
 
 def _predict(model: SequenceModel, table: ShardedEmbedding, batch: PackedBatch) -> Tensor:
     """Predicts what follows each sequence; float32, shape ``[sequences, dim]``."""
-    layout = PackedLayout(batch.lengths)
+    layout = PackedLayout(batch.lengths, model.device)
     hidden: Tensor = model(table(batch.items), layout, [0] * len(batch.lengths))
     return hidden[layout.last]

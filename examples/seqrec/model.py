@@ -35,19 +35,20 @@ class _Group:
 class PackedLayout:
     """Where the sequences of a packed batch lie, and how they are grouped for attention."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        """Plans the groups.
+    def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
+        """Plans the groups, on the CPU.
 
         Args:
             lengths: Length of each sequence, never rising, each at least 1.
+            device: Where the packed batch is, and the layout's indices are to be; None: the CPU.
         """
         self.lengths = list(lengths)
-        self.positions = torch.cat([torch.arange(length) for length in lengths])
-        self.last = torch.tensor(self.lengths).cumsum(0) - 1
-        self.groups = _plan_groups(self.lengths)
+        self.positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+        self.last = (torch.tensor(self.lengths).cumsum(0) - 1).to(device)
+        self.groups = _plan_groups(self.lengths, device)
 
 
-def _plan_groups(lengths: list[int]) -> list[_Group]:
+def _plan_groups(lengths: list[int], device: torch.device | None) -> list[_Group]:
     groups, first, token = [], 0, 0
     while first < len(lengths):
         end, tokens = first + 1, lengths[first]
@@ -57,15 +58,15 @@ def _plan_groups(lengths: list[int]) -> list[_Group]:
                 break
             tokens += lengths[end]
             end += 1
-        groups.append(_group(lengths[first:end], slice(token, token + tokens)))
+        groups.append(_group(lengths[first:end], slice(token, token + tokens), device))
         first, token = end, token + tokens
     return groups
 
 
-def _group(lengths: list[int], tokens: slice) -> _Group:
+def _group(lengths: list[int], tokens: slice, device: torch.device | None) -> _Group:
     width = lengths[0]
     slots = [torch.arange(length) + row * width for row, length in enumerate(lengths)]
-    return _Group(tokens, len(lengths), width, torch.cat(slots))
+    return _Group(tokens, len(lengths), width, torch.cat(slots).to(device))
 
 
 def attend(query_key_value: Tensor, layout: PackedLayout, heads: int) -> Tensor:
@@ -137,6 +138,11 @@ class SequenceModel(nn.Module):
         self.blocks = nn.ModuleList(_Block(dim, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.position.weight.device
+
     def forward(self, vectors: Tensor, layout: PackedLayout, seeds: Sequence[int]) -> Tensor:
         """Predicts.
 
@@ -150,7 +156,9 @@ class SequenceModel(nn.Module):
         Returns:
             The prediction after each item; float32, shape ``[tokens, dim]``.
         """
-        masks = self._masks(layout, seeds) if self.training and self._dropout > 0 else None
+        masks = None
+        if self.training and self._dropout > 0:
+            masks = self._masks(layout, seeds).to(vectors.device)
         sites: Sequence[Tensor] = (
             [vectors.new_ones(())] * self._sites if masks is None else masks.unbind(1)
         )
@@ -161,7 +169,10 @@ class SequenceModel(nn.Module):
         return output
 
     def _masks(self, layout: PackedLayout, seeds: Sequence[int]) -> Tensor:
-        """Draws dropout masks, scaled by ``1 / keep``; float32, shape ``[tokens, sites, dim]``."""
+        """Draws dropout masks, scaled by ``1 / keep``; float32, shape ``[tokens, sites, dim]``.
+
+        On the CPU: a seed's numbers are others on another device.
+        """
         keep = 1 - self._dropout
         masks = torch.empty(len(layout.positions), self._sites, self._dim)
         for part, seed in zip(masks.split(layout.lengths), seeds, strict=True):

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
 from seqrec import dataset
 from seqrec.dataset import SequenceData
+from seqrec.device import group_options, own_device
 from seqrec.evaluate import evaluate_popularity
 from seqrec.report import Reporter
 from seqrec.settings import Settings
@@ -36,9 +38,10 @@ def run(settings: Settings) -> None:
         DataError: The data cannot be used, or hold fewer users than there are ranks.
         OSError: The data file cannot be opened.
     """
-    with _process_group(settings.backend):
+    device = own_device(settings.device)
+    with _process_group(settings.backend, group_options(settings.backend, device)):
         data, warning = dataset.load(settings.data, settings.cache)
-        trainer = Trainer(settings, data)
+        trainer = Trainer(settings, data, device)
         with Reporter(enabled=dist.get_rank() == 0, total_steps=trainer.total_steps) as reporter:
             _announce(reporter, settings, data, warning)
             fs.reset_stats()
@@ -49,12 +52,14 @@ def run(settings: Settings) -> None:
 
 
 @contextmanager
-def _process_group(backend: str) -> Iterator[None]:
+def _process_group(backend: str, options: fs.Options | None) -> Iterator[None]:
     """Joins the ranks that torchrun started, or makes a world of one."""
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, pg_options=options)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(
+            backend, store=dist.HashStore(), rank=0, world_size=1, pg_options=options
+        )
     try:
         yield
     finally:
@@ -70,6 +75,7 @@ def _announce(
     reporter.line(
         f"{data.name}: {len(lengths)} users, {data.num_items} items, {sum(lengths)} interactions, "
         f"longest history {max(lengths)}; {dist.get_world_size()} rank(s) over {settings.backend}"
+        f"{' on ' + torch.cuda.get_device_name() if settings.device == 'cuda' else ''}"
     )
 
 

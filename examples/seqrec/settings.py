@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import torch
+
 # Beside examples/, wherever the program is started.
 _CACHE = Path(__file__).resolve().parents[2] / ".cache"
 
@@ -15,6 +17,7 @@ class Settings:
 
     data: str
     backend: str
+    device: str
     cache: Path
     seed: int
     epochs: int
@@ -45,6 +48,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         parser.error(f"--heads {parsed.heads} does not divide --dim {parsed.dim}")
     if not 0 <= parsed.dropout < 1:
         parser.error(f"--dropout must be in [0, 1), got {parsed.dropout}")
+    if parsed.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU that it can use")
     return Settings(**{field.name: getattr(parsed, field.name) for field in fields(Settings)})
 
 
@@ -62,7 +67,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="ml-100k (downloaded), synthetic, or a file: RecBole .inter, "
         "or lines of user item [rating] [timestamp]",
     )
-    add("--backend", default="freescale", help="torch.distributed backend for CPU tensors")
+    add(
+        "--backend",
+        default="freescale",
+        help="torch.distributed backend; for CPU tensors, and those of the device",
+    )
+    add(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="where to train; ranks take the GPUs of their host in turn",
+    )
     add("--cache", type=Path, default=_CACHE, help="folder that keeps downloads")
     add("--seed", type=int, default=0, help="seed of weights, batches, negatives and dropout")
     add("--epochs", type=_count, default=30, help="passes over the users")

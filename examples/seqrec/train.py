@@ -28,6 +28,7 @@ from seqrec.settings import Settings
 # The part of all steps in which the learning rate rises: Adam's first estimates are poor.
 _WARM_UP = 0.05
 _BETAS = (0.9, 0.98)
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,13 @@ class Trainer:
     rounding of sums.
     """
 
-    def __init__(self, settings: Settings, data: SequenceData) -> None:
+    def __init__(self, settings: Settings, data: SequenceData, device: torch.device = _CPU) -> None:
         """Builds model and table; collective.
+
+        Args:
+            settings: Of the run.
+            data: On the CPU, the same on all ranks.
+            device: Where this rank computes.
 
         Raises:
             DataError: There are fewer users, or users per step, than ranks.
@@ -87,6 +93,7 @@ class Trainer:
         if users < self._world_size:
             raise DataError(f"{self._world_size} ranks cannot share {users} users")
         self._settings = settings
+        self._device = device
         self._num_items = data.num_items
         self._batches = Batches(
             data.training(settings.max_length),
@@ -101,7 +108,7 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.model = SequenceModel(
             settings.dim, settings.layers, settings.heads, settings.max_length, settings.dropout
-        )
+        ).to(device)
         self._table_optimizer = Adam(settings.lr, _BETAS)
         self.table = fs.ShardedEmbedding(
             data.num_items,
@@ -109,8 +116,11 @@ class Trainer:
             optimizer=self._table_optimizer,
             std=0.02,
             seed=settings.seed,
+            device=device,
         )
-        self._parallel_model = DistributedDataParallel(self.model)
+        self._parallel_model = DistributedDataParallel(
+            self.model, device_ids=None if device.type == "cpu" else [device]
+        )
         self._optimizer = torch.optim.Adam(self.model.parameters(), settings.lr, _BETAS)
 
     @property
@@ -133,7 +143,9 @@ class Trainer:
             on_step: Called after each step.
         """
         start = time.perf_counter()
-        total, samples, tokens = torch.zeros((), dtype=torch.float64), 0, 0
+        # On the device, since bringing a step's loss to the CPU would wait for the step.
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        samples, tokens = 0, 0
         with fs.OverlapPipeline(
             self._model,
             self._optimizer,
@@ -150,6 +162,7 @@ class Trainer:
                 self._steps_done += 1
                 self._set_learning_rate()
                 on_step()
+        total = total.cpu()
         dist.all_reduce(total)
         return EpochResult(float(total) / tokens, samples, tokens, time.perf_counter() - start)
 
@@ -177,7 +190,7 @@ class Trainer:
         for number, batch in enumerate(batches, start=self._steps_done):
             generator = torch.Generator().manual_seed(self._seed(2, number))
             negatives = draw_negatives(self._num_items, self._settings.negatives, generator)
-            yield _Step(number, batch, negatives)
+            yield _Step(number, batch.to(self._device), negatives.to(self._device))
 
     def _model(self, step: _Step) -> dict[str, Any]:
         """Computes the loss of a step, and what is counted of it."""
@@ -197,7 +210,7 @@ class Trainer:
         vectors = self.table(step.ids)
         inputs, targets, drawn = vectors.split([tokens, tokens, len(step.negatives)])
         seeds = [self._seed(3, step.number, example.user) for example in batch.examples]
-        predictions = self._parallel_model(inputs, PackedLayout(batch.lengths), seeds)
+        predictions = self._parallel_model(inputs, PackedLayout(batch.lengths, self._device), seeds)
         return sampled_softmax_loss(
             predictions, targets, batch.targets, drawn, step.negatives, self._num_items
         )

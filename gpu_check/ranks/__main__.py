@@ -11,6 +11,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from freescale_pg import Options
 
 _POLL_SECONDS = 0.05
 
@@ -22,6 +26,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--zero-cta", action="store_true")
+    parser.add_argument(
+        "--reductions", choices=["exchange", "nccl"], help="who combines CUDA tensors of the group"
+    )
     parser.add_argument("--rank", type=int, help="set for the ranks that it starts")
     parser.add_argument("--store", type=Path, help="set for the ranks that it starts")
     return parser.parse_args(arguments)
@@ -56,6 +63,16 @@ def _await(processes: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(_POLL_SECONDS)
 
 
+def _group_options(options: argparse.Namespace) -> Options | None:
+    """None: as the backend chooses. CPU tensors are combined by exchanges in any case."""
+    import freescale_pg as fs
+
+    # Without a GPU it is an error to ask for NCCL.
+    if options.reductions is None or (options.device == "cpu" and options.reductions == "nccl"):
+        return None
+    return fs.Options(reductions=options.reductions)
+
+
 def _be_rank(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
@@ -71,10 +88,19 @@ def _be_rank(options: argparse.Namespace) -> None:
         init_method=f"file://{options.store}",
         rank=options.rank,
         world_size=options.ranks,
+        pg_options=_group_options(options),
     )
     judges = dist.new_group(backend="gloo")
     assert isinstance(judges, dist.ProcessGroup)
-    setting = Setting(options.rank, options.ranks, device, judges, options.short, options.zero_cta)
+    setting = Setting(
+        options.rank,
+        options.ranks,
+        device,
+        judges,
+        options.short,
+        options.zero_cta,
+        by_nccl=options.reductions == "nccl" and options.device == "cuda",
+    )
     for program in options.programs:
         importlib.import_module(f"gpu_check.ranks.{program}").run(setting)
         setting.synchronize()

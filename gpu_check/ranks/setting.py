@@ -24,6 +24,7 @@ class Setting:
         judges: A group of all ranks that has nothing to do with what is being tried.
         short: Few rounds and small sizes, as in a rehearsal.
         zero_cta: NCCL is to use copy engines.
+        by_nccl: The default group's reductions are NCCL's; otherwise exchanges.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class Setting:
     judges: dist.ProcessGroup
     short: bool
     zero_cta: bool
+    by_nccl: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -59,6 +61,13 @@ class Setting:
         everyones: list[bool | None] = [None] * self.size
         dist.all_gather_object(everyones, holds, group=self.judges)
         self.tell(Expectation(rule, all(everyones)))
+
+    def is_same_everywhere(self, tensor: torch.Tensor) -> bool:
+        """Whether all ranks have the same bits as rank 0; collective."""
+        own = tensor.cpu().view(torch.uint8)
+        first = own.clone()
+        dist.broadcast(first, 0, group=self.judges)
+        return torch.equal(own, first)
 
     def synchronize(self) -> None:
         """Waits until the device has nothing to do."""

@@ -147,7 +147,23 @@ def test_programs_on_cpu_tensors(launch: Launcher, size: int) -> None:
     assert all(not any(lines.values()) for lines in others)
 
 
-def test_a_row_on_torch_starts_its_ranks(tmp_path: Path) -> None:
-    row = next(row for row in ROWS if row.name == "torch.reductions")
-    result = run_row(row, machine_in(tmp_path, rehearsal=True))
+def row_named(name: str) -> Row:
+    return next(row for row in ROWS if row.name == name)
+
+
+@pytest.mark.parametrize("name", ["torch.reductions", "torch.reductions_nccl"])
+def test_a_row_on_torch_starts_its_ranks(name: str, tmp_path: Path) -> None:
+    result = run_row(row_named(name), machine_in(tmp_path, rehearsal=True))
     assert result.outcome is Outcome.HOLDS, result.remark
+    # Who combines also decides what is expected, but without a GPU nobody asks NCCL.
+    assert Expectation("sum in float32 has the same bits on all ranks", True) in result.findings
+
+
+@pytest.mark.parametrize("program", ["reductions", "ddp"])
+def test_ranks_may_share_a_gpu_where_nccl_does_not_combine(program: str, tmp_path: Path) -> None:
+    one, many = machine_in(tmp_path), machine_in(tmp_path, devices=4)
+    exchange, nccl = row_named(f"torch.{program}"), row_named(f"torch.{program}_nccl")
+    assert {"--reductions=exchange", "--ranks=3"} <= set(exchange.command(one))
+    assert {"--reductions=exchange", "--ranks=4"} <= set(exchange.command(many))
+    assert {"--reductions=nccl", "--ranks=4"} <= set(nccl.command(many))
+    assert nccl.missing(one) == "needs 2 GPUs, there are 1"

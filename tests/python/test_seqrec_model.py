@@ -62,6 +62,13 @@ def test_layout_groups_like_lengths_and_pads_little() -> None:
     assert layout.last.tolist() == [sum(lengths[: i + 1]) - 1 for i in range(32)]
 
 
+def test_layout_lies_where_it_is_wanted() -> None:
+    layout = PackedLayout(LENGTHS, torch.device("meta"))
+    indices = [layout.positions, layout.last, *(group.slots for group in layout.groups)]
+    assert {each.device.type for each in indices} == {"meta"}
+    assert len(layout.positions) == sum(LENGTHS)
+
+
 def test_packed_model_equals_one_sequence_at_a_time() -> None:
     model, vectors = make_model(), random_vectors()
     packed = run(model, vectors, LENGTHS)

@@ -100,6 +100,12 @@ def test_unreadable_file_ends_with_a_message_and_no_traceback(tmp_path: Path) ->
     assert "Traceback" not in errors
 
 
+def test_a_device_that_is_not_there_is_refused() -> None:
+    status, _, errors = finish(start(None, "--data=synthetic", "--device=cuda"))
+    assert status == 2
+    assert "torch finds no GPU" in errors
+
+
 def test_no_network_means_a_warning_and_synthetic_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 
 
 class Background:
     """Runs a call on a thread of its own, which ends with it.
+
+    On a GPU its kernels run on the stream that is current here, in the order in which both threads
+    get to launch theirs.
 
     Args:
         call: What it raises comes out of :meth:`join`.
@@ -14,6 +20,7 @@ class Background:
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
         self._error: BaseException | None = None
+        self._stream = _on_present_stream()
         # Not a daemon: it holds rows of a table, which must not be half updated when Python ends.
         self._thread = threading.Thread(target=self._run, name="freescale look-ahead")
         self._thread.start()
@@ -27,7 +34,19 @@ class Background:
 
     def _run(self) -> None:
         try:
-            self._call()
+            with self._stream:
+                self._call()
         # Whatever it is: it belongs to the caller.
         except BaseException as error:
             self._error = error
+
+
+def _on_present_stream() -> AbstractContextManager[object]:
+    """Makes the present device and stream current in another thread.
+
+    That one would begin with the default stream of the first device: memory of another stream is
+    given to its next owner in the order of that stream alone.
+    """
+    if not torch.cuda.is_initialized():
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.current_stream())

@@ -36,9 +36,15 @@ class Lookup:
     lengths: Tensor | None
     weights: Tensor | None
 
-    def check(self) -> None:
-        """Raises ValueError or TypeError if it can't be looked up."""
+    def check(self, device: torch.device) -> None:
+        """Raises ValueError or TypeError if it can't be looked up in shards on a device."""
         table, ids = self.table, self.ids
+        for what, given in (("ids", ids), ("lengths", self.lengths), ("weights", self.weights)):
+            if given is not None and given.device != device:
+                raise ValueError(
+                    f"feature {self.name}: {what} are on {given.device}, and the table's rows on"
+                    f" {device}"
+                )
         if ids.dtype not in _INTEGERS:
             raise TypeError(f"feature {self.name}: ids must be integers, got {ids.dtype}")
         if ids.numel():

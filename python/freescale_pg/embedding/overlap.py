@@ -308,8 +308,9 @@ class EmbeddingOverlap:
             return None
         assert batch.request is not None
         lookups = self._embedding.parse(inputs, weights)
+        device = self._embedding.shards[0].weight.device
         for lookup in lookups:
-            lookup.check()
+            lookup.check(device)
         return self._embedding.result(lookups, batch.request, batch.vectors)
 
     def _let_go(self) -> None:

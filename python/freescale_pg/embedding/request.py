@@ -56,7 +56,12 @@ class Request:
     """
 
     def __init__(
-        self, placements: Sequence[Placement], ids: Sequence[Sequence[Tensor]], *, dedup: bool
+        self,
+        placements: Sequence[Placement],
+        ids: Sequence[Sequence[Tensor]],
+        *,
+        dedup: bool,
+        device: torch.device,
     ) -> None:
         """Sorts what is asked for by holder.
 
@@ -64,12 +69,14 @@ class Request:
             placements: Of the tables.
             ids: By table, any number of tensors with valid ids; integers, shape ``[n]``.
             dedup: Ask for each row once.
+            device: Of the ids, also where there are none.
         """
         self._placements = placements
         self._given: list[list[tuple[Tensor, Tensor]]] = []
         self.positions: list[Tensor] = []
         for placement, tensors in zip(placements, ids, strict=True):
-            joined = torch.cat(list(tensors)) if tensors else torch.empty(0, dtype=torch.int64)
+            nothing = torch.empty(0, dtype=torch.int64, device=device)
+            joined = torch.cat(list(tensors)) if tensors else nothing
             positions, inverse = _sorted(placement.positions(joined), dedup)
             sizes = [len(tensor) for tensor in tensors]
             self.positions.append(positions)

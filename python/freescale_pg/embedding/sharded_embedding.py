@@ -176,11 +176,12 @@ class _ShardedTables(nn.Module):
             ValueError, TypeError: One of them is impossible.
         """
         ids: dict[str, list[Tensor]] = {name: [] for name in self.tables}
+        device = self.shards[0].weight.device
         for batch in lookups:
             for lookup in batch:
-                lookup.check()
+                lookup.check(device)
                 ids[lookup.table.name].append(lookup.ids.reshape(-1))
-        return Request(self.placements, list(ids.values()), dedup=self.dedup)
+        return Request(self.placements, list(ids.values()), dedup=self.dedup, device=device)
 
     def result(
         self, lookups: Sequence[Lookup], request: Request, vectors: Sequence[Tensor]
@@ -394,6 +395,7 @@ class ShardedEmbeddingCollection(_ShardedTables):
         Args:
             inputs: For each feature ids, integers of any shape; or bags of them,
                 ``Jagged(ids, lengths)``, as pooled tables need. Any number of them, none included.
+                On the device of the shards, as the lengths and weights.
             weights: For features of pooled tables: what each vector is multiplied by; float, shape
                 ``[ids]``. They get a gradient.
 

@@ -1,6 +1,6 @@
 """What freescale reaches between hosts, beside gloo and plain TCP, on hosts emulated here.
 
-    python benchmarks/multihost.py                               # everything: 6 minutes
+    python benchmarks/multihost.py                               # everything: minutes
     python benchmarks/multihost.py --sections exchange,priority --rounds 30
     python benchmarks/multihost.py --rate 10000000000 --sections rails
 
@@ -17,6 +17,7 @@ medians with the quartiles of the rounds' own ratios.
 
 * *exchange*: all_to_all_single of 2 ranks; *plain TCP* sends the same bytes both ways at once over
   one connection and copies no own part (``bench/plain_tcp.py``). Sizes are bytes of a rank's input.
+  *CPU ms* are those of one call on a rank, user and system, in the order of the times.
 * *latency*: the same, small.
 * *pieces*: all_to_all_single of 4 ranks on each host, by the bytes that each sends to each.
 * *gather*: all_gather_into_tensor of those ranks; bytes that the hosts' interfaces count, headers
@@ -59,6 +60,7 @@ _GATHERED = [64 * _KIB, _MIB, 4 * _MIB]
 _RAILED = [16 * _MIB, 64 * _MIB]
 _CALLS_OF_SMALL = 20
 _GATHERS = 10
+_CALLS_FOR_CPU = 4
 _MANY_PER_HOST = 4
 _IDLE_SECONDS = 10.0
 _URGENT_TICKS = 5
@@ -177,13 +179,15 @@ def timed(teams: Sequence[Team], op: str, size: int, rounds: int) -> Samples:
 def exchange(lab: Lab) -> str:
     """Large exchanges between two ranks."""
     header = ["link", "size", "freescale µs", "gloo µs", "plain TCP µs"]
-    header += ["plain TCP / freescale", "gloo / freescale", "targets"]
+    header += ["plain TCP / freescale", "gloo / freescale", "CPU ms", "targets"]
     rows = []
     for limited in (False, True):
         with lab.teams((_FREESCALE, _GLOO, _TCP), 1, limited=limited) as teams:
             for size in _LARGE:
                 samples = timed(teams, "all_to_all_single", size, lab.options.rounds)
-                rows.append([lab.link(limited), size_text(size), *_exchange_row(samples, limited)])
+                *cells, targets = _exchange_row(samples, limited)
+                cpu = " / ".join(_cpu_text(team) for team in teams)
+                rows.append([lab.link(limited), size_text(size), *cells, cpu, targets])
     return markdown(header, rows)
 
 
@@ -195,6 +199,11 @@ def _exchange_row(samples: Samples, limited: bool) -> list[str]:
     times = [samples.time_text(name) for name in (CANDIDATE, "gloo", PlainTcp.name)]
     ratios = [samples.ratio_text(other, CANDIDATE) for other in (PlainTcp.name, "gloo")]
     return [*times, *ratios, "; ".join(verdicts)]
+
+
+def _cpu_text(team: Team) -> str:
+    seconds = team.ask("cpu_of_a_call", _CALLS_FOR_CPU)
+    return f"{sum(seconds) / len(seconds) * 1e3:.2f}"
 
 
 def latency(lab: Lab) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 sys.path += [str(_TESTS / "multihost"), str(_TESTS / "python")]
 
-from host_rank import say  # noqa: E402
 from launcher import Ranks  # noqa: E402
 from namespaces import missing  # noqa: E402
 from network import Network  # noqa: E402
 
-__all__ = ["Network", "Ranks", "missing", "say"]
+__all__ = ["Network", "Ranks", "missing"]

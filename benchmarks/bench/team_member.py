@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from bench.cells import Cell, Workload
 from bench.contestants import Call, Contestant, TorchBackend
-from bench.emulated_hosts import say
 from bench.exchange import Exchange
 from bench.interleave import timed_call
 from bench.plain_tcp import PlainTcp
@@ -48,7 +47,6 @@ def serve(rank: int, world_size: int, membership: Membership) -> None:
     with membership.page.open("r+b") as page:
         mapping = mmap.mmap(page.fileno(), PAGE_BYTES)
     member = Member(Ranks(rank, world_size, None), mapping, membership)
-    say(f"serves{rank}")
     with Client(membership.socket, "AF_UNIX") as coordinator:
         coordinator.send(rank)
         while True:
@@ -101,6 +99,12 @@ class Member:
         assert self._call is not None
         for _ in range(count):
             self._call()
+
+    def cpu_of_a_call(self, count: int) -> float:
+        """CPU seconds of the whole process for one of ``count`` calls in a row."""
+        before = time.process_time()
+        self.call(count)
+        return (time.process_time() - before) / count
 
     def idle(self, seconds: float) -> float:
         """Sleeps with the groups open; returns the CPU seconds of the whole process meanwhile."""

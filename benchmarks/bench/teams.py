@@ -7,8 +7,10 @@ one backend are compared as teams of different processes. A team that is not ask
 from __future__ import annotations
 
 import random
+import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from bench.team_member import PAGE_BYTES, Membership, serve
 
 _SEED = 20
 _JOB_LIMIT = 3600.0
+# A machine may be busy: the first ranks wait until torch is loaded.
+_START_LIMIT = 180.0
 
 
 class Team:
@@ -51,10 +55,12 @@ class Team:
         self.name, self.network = name, network
         size = per_host * len(network.hosts)
         mark = f"{random.randrange(1 << 32):08x}"
-        socket, page = (ranks.directory / f"{mark}.{kind}" for kind in ("socket", "page"))
+        way_in, page = (ranks.directory / f"{mark}.{kind}" for kind in ("socket", "page"))
         page.write_bytes(bytes(PAGE_BYTES))
-        member = Membership(backend, str(socket), page, network.hosts[0].address())
-        with Listener(str(socket), "AF_UNIX", backlog=size) as listener:
+        member = Membership(backend, str(way_in), page, network.hosts[0].address())
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(way_in))
+            door.listen(size)
             self._job = ranks.start(
                 network,
                 per_host,
@@ -62,16 +68,27 @@ class Team:
                 member,
                 backend=backend,
                 init=backend != PlainTcp.name,
+                timeout=_START_LIMIT,
                 limit=_JOB_LIMIT,
                 environment={"GLOO_SOCKET_IFNAME": "eth0", **(environment or {})},
                 checks_footprint=False,
             )
-            for rank in range(size):
-                self._job.await_word(f"serves{rank}")
-            arrived = [listener.accept() for _ in range(size)]
-        self._members: list[Connection[Any, Any]] = [
-            link for _, link in sorted((link.recv(), link) for link in arrived)
+            arrived = [self._await_member(door) for _ in range(size)]
+        self._members = [
+            link for _, link in sorted(((link.recv(), link) for link in arrived), key=_first)
         ]
+
+    def _await_member(self, door: socket.socket) -> Connection[Any, Any]:
+        deadline = time.monotonic() + _START_LIMIT
+        door.settimeout(1.0)
+        while True:
+            try:
+                return Connection(door.accept()[0].detach())
+            except TimeoutError:
+                if self._job.is_over():
+                    self._job.wait()  # says why
+                if time.monotonic() > deadline:
+                    raise
 
     def ask(self, method: str, *arguments: object) -> list[Any]:
         """Has all ranks do something at once; returns what each answers.
@@ -136,3 +153,7 @@ def slowest(team: Team, calls: int) -> list[float]:
 def merged(notes: Sequence[torch.Tensor]) -> torch.Tensor:
     """What is latest over all ranks of what each has noted."""
     return torch.stack(list(notes)).amax(dim=0)
+
+
+def _first(pair: tuple[int, object]) -> int:
+    return pair[0]

@@ -112,6 +112,43 @@ EXPOSED_LESS_BY = {0.1: 0.90, 0.3: 0.75}
 
 
 @dataclass(frozen=True)
+class Bound:
+    """What a single number has to reach.
+
+    Attributes:
+        value: the bound itself.
+        is_most: the number may be at most this; otherwise it must be at least this.
+        of: what the number is, in the words of a table.
+    """
+
+    value: float
+    is_most: bool
+    of: str
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether ``value`` reaches the bound."""
+        return value <= self.value if self.is_most else value >= self.value
+
+    def __str__(self) -> str:
+        """For example ``TCP ≥ 0.95``."""
+        return f"{self.of} {'≤' if self.is_most else '≥'} {self.value:g}"
+
+
+# multihost.py: ratios of medians, but for the seconds of CPU time.
+BETWEEN_HOSTS = {
+    "limited exchange over TCP": Bound(0.95, False, "TCP"),
+    "exchange over TCP": Bound(1.0, False, "TCP"),
+    "exchange over gloo": Bound(2.0, False, "gloo"),
+    "latency over gloo": Bound(0.5, True, "gloo"),
+    "bytes of a gather": Bound(1.03, True, "least"),
+    "urgent slowdown": Bound(1.3, True, "idle"),
+    "bulk loss": Bound(0.03, True, "loss"),
+    "idle": Bound(0.05, True, "s"),
+    "two rails": Bound(1.9, False, "one"),
+}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A target held against what was measured."""
 

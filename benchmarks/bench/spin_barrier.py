@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 
@@ -21,16 +22,19 @@ class SpinBarrier:
     yielding) as long as each has a core.
     """
 
-    def __init__(self, ranks: Ranks, yields: bool) -> None:
+    def __init__(self, ranks: Ranks, yields: bool, mapping: mmap.mmap | None = None) -> None:
         """Maps the counters. A collective call.
 
         Args:
             ranks: the run.
             yields: give the core away at each turn. Needed when other threads must run for the
                 peers to arrive; otherwise it only adds the scheduler's noise.
+            mapping: a zeroed page that all ranks share; None: makes one, which ranks in other PID
+                namespaces could not open.
         """
         stride = _LINE_BYTES // _COUNTER_BYTES
-        mapping = shared_mapping(ranks, ranks.world_size * _LINE_BYTES)
+        if mapping is None:
+            mapping = shared_mapping(ranks, ranks.world_size * _LINE_BYTES)
         self._counters = memoryview(mapping).cast("q")
         self._mine = ranks.rank * stride
         self._others = [r * stride for r in range(ranks.world_size) if r != ranks.rank]

@@ -58,6 +58,10 @@ class Job:
             raise self._failure
         return self._values
 
+    def is_over(self) -> bool:
+        """Whether all ranks have ended: :meth:`wait` then returns at once."""
+        return not self._thread.is_alive()
+
     def kill(self, rank: int) -> None:
         """Ends the process at once, as ``kill -9`` does."""
         os.kill(self.pid(rank), signal.SIGKILL)

@@ -134,6 +134,8 @@ class Network:
         rails: Interfaces of each host.
         mtu: Of all of them.
         rate: Bits per second of each interface in each direction; None: no limit.
+        burst: Seconds' worth of bytes that pass at once after a pause.
+        backlog: Seconds for which a packet may wait at an interface; beyond them it is dropped.
         common_shm: The hosts share one /dev/shm, as containers may; the machine's it is not.
         wire: Host 0 is at the other end of this wire; None: it is on the same switch as the rest.
         folders: To be visible to the hosts though they are in /tmp, of which each host has its own.
@@ -146,6 +148,8 @@ class Network:
         rails: int = 1,
         mtu: int = 1500,
         rate: int | None = None,
+        burst: float = 0.004,
+        backlog: float = 0.05,
         common_shm: bool = False,
         wire: Wire | None = None,
         folders: Sequence[Path] = (),
@@ -153,7 +157,7 @@ class Network:
         plans = [HostPlan()] * hosts if isinstance(hosts, int) else list(hosts)
         self.hosts: list[Host] = []
         self.rails = range(rails)
-        self.mtu, self.rate = mtu, rate
+        self.mtu, self.rate, self.burst, self.backlog = mtu, rate, burst, backlog
         self.relay: Relay | None = None
         self._switch = Namespaces(["net"])
         try:
@@ -212,9 +216,9 @@ class Network:
     def _limit(self, device: str) -> list[str]:
         if self.rate is None:
             return []
-        # Bursts of 4 ms and queues of 50 ms, yet never less than a few large packets.
-        burst = max(64 << 10, self.rate // 8 // 250)
-        limit = max(256 << 10, self.rate // 8 // 20)
+        # Never less than a few large packets.
+        burst = max(64 << 10, round(self.rate / 8 * self.burst))
+        limit = max(256 << 10, round(self.rate / 8 * self.backlog))
         return [f"qdisc add dev {device} root tbf rate {self.rate}bit burst {burst} limit {limit}"]
 
     def _insert(self, wire: Wire) -> None:

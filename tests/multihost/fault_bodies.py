@@ -19,7 +19,7 @@ SMALL, LARGE = 500, 4_000_000
 
 
 def init(name: str, rank: int, size: int, timeout: float = TIMEOUT) -> None:
-    """Makes the default group over files, which all hosts see and no fault of a network concerns."""
+    """Makes the default group over files, which all hosts see whatever their network does."""
     dist.init_process_group(
         "freescale",
         store=open_store(name),

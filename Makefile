@@ -9,7 +9,7 @@
 #   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make test-multihost [PYTEST_ARGS="--backend gloo"]   # hosts emulated by namespaces; needs root
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
-#   make mutation-check [ARGS="--only words"]   # is each rule held by a test? half a minute for each
+#   make mutation-check [ARGS="--only words"]   # is each rule held by a test? half an hour for all
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make gpu-check [REHEARSE=1] [ARGS="--rows driver"]   # what only a machine with GPUs can answer

@@ -6,6 +6,7 @@
 
 #include "backend/device_reducer.h"
 #include "backend/dtype.h"
+#include "backend/exchange_pipeline.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/priority.h"
@@ -59,6 +60,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   Membership& membership = joined.value();
   links_ = std::move(membership.reports);
+  hosts_ = HostMap(std::move(membership.hosts));
   members_.group =
       std::make_shared<Group>(membership.group_id, options_->group_name, rank,
                               std::move(membership.links), environment_.first_sequence);
@@ -221,6 +223,19 @@ c10::intrusive_ptr<c10d::Work> Backend::exchange(const Call& call, Plan plan, co
                                                  Operands operands, Staging staging) {
   return launch(call, std::move(plan), layout, /*tag=*/0, std::move(operands), std::move(staging),
                 [](Engine& engine, Request request) { engine.submit(std::move(request)); });
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::exchange_by(const Call& call,
+                                                    std::unique_ptr<ExchangeSteps> steps,
+                                                    const Layout& layout, Operands operands,
+                                                    Staging staging) {
+  const auto submit = [&steps](Engine& engine, Request request) {
+    std::function<void(const OpResult&)> on_done = std::exchange(request.on_done, nullptr);
+    std::make_shared<ExchangePipeline>(engine, std::move(request), std::move(steps),
+                                       std::move(on_done))
+        ->start();
+  };
+  return launch(call, {}, layout, /*tag=*/0, std::move(operands), std::move(staging), submit);
 }
 
 uint64_t Backend::note_call(const Call& call, const Operands& operands, const Plan& plan,

@@ -21,6 +21,7 @@
 #include "backend/reduction_steps.h"
 #include "backend/staging.h"
 #include "backend/work.h"
+#include "cpp/collectives/collectives.h"
 #include "cpp/scheduler/layout.h"
 
 namespace freescale {
@@ -150,9 +151,16 @@ class Backend final : public c10d::Backend {
                                             Body body);
   void give_up(const Call& call, const std::exception& error);
 
-  // Start a collective of one exchange, or of a reduction's steps.
+  // Start a collective of one exchange, of several, or of a reduction's steps.
   c10::intrusive_ptr<c10d::Work> exchange(const Call& call, Plan plan, const Layout& layout,
                                           Operands operands, Staging staging);
+  c10::intrusive_ptr<c10d::Work> exchange_by(const Call& call, std::unique_ptr<ExchangeSteps> steps,
+                                             const Layout& layout, Operands operands,
+                                             Staging staging);
+  // `output[r]` comes from rank r; over the network once for each host.
+  c10::intrusive_ptr<c10d::Work> gather_all(const Call& call, const Pieces& input,
+                                            std::vector<Pieces> output, const Layout& layout,
+                                            Operands operands, Staging staging);
   c10::intrusive_ptr<c10d::Work> reduce_by(const Call& call, std::unique_ptr<ReductionSteps> steps,
                                            const Layout& layout, Operands operands,
                                            Staging staging);
@@ -211,6 +219,7 @@ class Backend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Environment environment_;
   std::vector<LinkReport> links_;
+  HostMap hosts_;
   // What combines CUDA tensors for this group; null: itself.
   c10::intrusive_ptr<c10d::Backend> device_reducer_;
   std::shared_ptr<GroupContext> context_;

@@ -31,8 +31,8 @@ struct Environment {
   // empty: nowhere. (torch's NCCL backend has a default in /tmp; we leave no file that nobody asked
   // for.)
   std::string flight_dump_prefix;
-  // FREESCALE_HEARTBEAT_MS: how often processes of other hosts are told that this one lives; one that
-  // was not heard for three times as long is lost.
+  // FREESCALE_HEARTBEAT_MS: how often processes of other hosts are told that this one lives; one
+  // that was not heard for three times as long is lost.
   std::chrono::milliseconds heartbeat{5000};
   // FREESCALE_HOST: ranks with different ones count as on different hosts; for experiments.
   std::string host;

@@ -4,13 +4,29 @@
 #include <utility>
 
 #include "backend/backend.h"
+#include "backend/exchange_steps.h"
 #include "backend/tensor_lists.h"
 #include "backend/validate.h"
-#include "cpp/collectives/collectives.h"
 #include "cpp/scheduler/layout.h"
 
 namespace freescale {
 namespace {
+
+// Exchanges one after the other, without local work.
+class PlannedStages final : public ExchangeSteps {
+ public:
+  explicit PlannedStages(std::vector<Plan> stages) : stages_(std::move(stages)) {}
+  int64_t blocks() const override { return 1; }
+  int stages() const override { return static_cast<int>(stages_.size()); }
+  void plan_stage(const Block&, int stage, Plan& plan) override {
+    plan.sends = std::move(stages_[stage].sends);
+    plan.receives = std::move(stages_[stage].receives);
+  }
+  void finish_stage(const Block&, int) override {}
+
+ private:
+  std::vector<Plan> stages_;
+};
 
 // One piece from each tensor list entry: `tensors[r]` is rank r's.
 template <typename Stage>
@@ -120,6 +136,19 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
       });
 }
 
+c10::intrusive_ptr<c10d::Work> Backend::gather_all(const Call& call, const Pieces& input,
+                                                   std::vector<Pieces> output, const Layout& layout,
+                                                   Operands operands, Staging staging) {
+  Plan flat = plan_all_gather(rank_, input, output);
+  check_memory(call.site, flat);
+  if (!hosts_.spans_hosts_with_several() || !operands.inputs[0].device().is_cpu()) {
+    return exchange(call, std::move(flat), layout, std::move(operands), std::move(staging));
+  }
+  auto steps =
+      std::make_unique<PlannedStages>(plan_all_gather_by_host(rank_, hosts_, input, output));
+  return exchange_by(call, std::move(steps), layout, std::move(operands), std::move(staging));
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                                   std::vector<at::Tensor>& inputs,
                                                   const c10d::AllgatherOptions& options) {
@@ -134,10 +163,9 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Te
                        inputs[0].numel(), "the input has");
         Staging staging;
         const Segment input = staging.input(inputs[0]);
-        Plan plan = plan_all_gather(rank_, {input}, outputs_per_rank(staging, outputs[0]));
-        check_memory(call.site, plan);
-        return exchange(call, std::move(plan), {}, {inputs, outputs[0], {}, {}},
-                        std::move(staging));
+        std::vector<Pieces> parts = outputs_per_rank(staging, outputs[0]);
+        return gather_all(call, {input}, std::move(parts), {}, {inputs, outputs[0], {}, {}},
+                          std::move(staging));
       });
 }
 
@@ -153,10 +181,9 @@ c10::intrusive_ptr<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::
                       Staging staging;
                       const Segment whole = staging.output(output);
                       std::vector<Pieces> parts = equal_pieces(whole, size_);
-                      Plan plan = plan_all_gather(rank_, {staging.input(input)}, std::move(parts));
-                      check_memory(call.site, plan);
-                      return exchange(call, std::move(plan), {}, {{input}, {output}, {}, {}},
-                                      std::move(staging));
+                      const Segment own = staging.input(input);
+                      return gather_all(call, {own}, std::move(parts), {},
+                                        {{input}, {output}, {}, {}}, std::move(staging));
                     });
 }
 
@@ -179,10 +206,9 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
         for (int rank = 0; rank < size_; ++rank) {
           for (const at::Tensor& to : outputs[rank]) pieces[rank].push_back(staging.output(to));
         }
-        Plan plan = plan_all_gather(rank_, all_inputs(staging, inputs), std::move(pieces));
-        check_memory(call.site, plan);
-        return exchange(call, std::move(plan), coalesced_layout(inputs),
-                        {inputs, std::move(all_outputs), {}, {}}, std::move(staging));
+        const Pieces own = all_inputs(staging, inputs);
+        return gather_all(call, own, std::move(pieces), coalesced_layout(inputs),
+                          {inputs, std::move(all_outputs), {}, {}}, std::move(staging));
       });
 }
 
@@ -201,11 +227,9 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(
                           parts[rank].push_back(equal_part(whole, rank, size_));
                         }
                       }
-                      Plan plan =
-                          plan_all_gather(rank_, all_inputs(staging, inputs), std::move(parts));
-                      check_memory(call.site, plan);
-                      return exchange(call, std::move(plan), coalesced_layout(inputs),
-                                      {inputs, outputs, {}, {}}, std::move(staging));
+                      const Pieces own = all_inputs(staging, inputs);
+                      return gather_all(call, own, std::move(parts), coalesced_layout(inputs),
+                                        {inputs, outputs, {}, {}}, std::move(staging));
                     });
 }
 

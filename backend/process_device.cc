@@ -36,9 +36,12 @@ std::vector<cuda::CallMemory::Message> messages_of(const CallSite& site, const G
     TORCH_CHECK_VALUE(message.peer != kAnySource, site,
                       "CUDA tensors cannot be received from any source: the sender has to be told "
                       "where to write; name the source");
-    const bool own = message.peer == group.rank();
-    all.push_back(
-        {message.peer, own ? nullptr : group.shared_link(message.peer), message.segments});
+    const std::shared_ptr<Link> link =
+        message.peer == group.rank() ? nullptr : group.shared_link(message.peer);
+    TORCH_CHECK_VALUE(link == nullptr || link->within_host(), site, "rank ", message.peer,
+                      " is on another host, and CUDA tensors are exchanged within one only; copy "
+                      "them to the CPU first");
+    all.push_back({message.peer, link, message.segments});
   }
   return all;
 }

@@ -5,33 +5,14 @@
 #include <memory>
 #include <vector>
 
+#include "backend/exchange_steps.h"
 #include "backend/rank_order_reducer.h"
-#include "cpp/scheduler/plan.h"
 
 namespace freescale {
 
-// A piece of a reduction that is exchanged and combined on its own, and the scratch memory it uses.
-struct Block {
-  int64_t index = 0;
-  int slot = 0;  // 0 ... kBlocksInFlight - 1
-};
-
-// Blocks of one reduction that are under way at a time: while one is combined, others travel.
-inline constexpr int kBlocksInFlight = 4;
-
-// A reduction, cut into blocks, each of which takes one or two exchanges (stages) with local work
-// after each. Computes addresses and combines; the pipeline that drives it does the rest. Calls for
-// different slots may come at the same time from different threads. All ranks cut alike.
-class ReductionSteps {
+// A reduction: after an exchange the contributions of the ranks are combined.
+class ReductionSteps : public ExchangeSteps {
  public:
-  virtual ~ReductionSteps() = default;
-  // At least one, so that ranks meet (and notice if they disagree) even over empty tensors.
-  virtual int64_t blocks() const = 0;
-  virtual int stages() const = 0;
-  // Adds the messages of one exchange to `plan`.
-  virtual void plan_stage(const Block& block, int stage, Plan& plan) = 0;
-  // The local work once that exchange is done. Throws what ATen throws.
-  virtual void finish_stage(const Block& block, int stage) = 0;
   // Where the contributions of others arrive.
   virtual const at::Tensor& scratch_memory() const = 0;
 };

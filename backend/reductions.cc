@@ -7,7 +7,6 @@
 #include "backend/backend.h"
 #include "backend/dtype.h"
 #include "backend/plain_dispatch.h"
-#include "backend/reduction_pipeline.h"
 #include "backend/tensor_lists.h"
 #include "backend/validate.h"
 
@@ -79,13 +78,7 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_by(const Call& call,
     return reduce_on_device(call, std::move(steps), layout, std::move(operands),
                             std::move(staging));
   }
-  const auto submit = [&steps](Engine& engine, Request request) {
-    std::function<void(const OpResult&)> on_done = std::exchange(request.on_done, nullptr);
-    std::make_shared<ReductionPipeline>(engine, std::move(request), std::move(steps),
-                                        std::move(on_done))
-        ->start();
-  };
-  return launch(call, {}, layout, /*tag=*/0, std::move(operands), std::move(staging), submit);
+  return exchange_by(call, std::move(steps), layout, std::move(operands), std::move(staging));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_on_device(const Call& call,

@@ -47,6 +47,45 @@ Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output) 
   return plan_all_to_all(self, std::move(same), std::move(output));
 }
 
+namespace {
+
+void append(Pieces& to, const Pieces& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// The exchange in which what has come from other hosts is spread within each.
+Plan plan_spread(int self, const HostMap& hosts, const std::vector<Pieces>& output) {
+  const int host = hosts.host_of(self);
+  Pieces own;                                 // what this rank was sent, by ascending rank
+  std::vector<Pieces> others(output.size());  // what each other one of this host was
+  for (int rank = 0; rank < static_cast<int>(output.size()); ++rank) {
+    if (hosts.host_of(rank) == host) continue;
+    const int entry = hosts.entry(rank, host);
+    append(entry == self ? own : others[entry], output[rank]);
+  }
+  Plan plan;
+  for (const int rank : hosts.ranks_on(host)) {
+    if (rank == self) continue;
+    plan.sends.push_back({rank, own});
+    plan.receives.push_back({rank, std::move(others[rank])});
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Plan> plan_all_gather_by_host(int self, const HostMap& hosts, const Pieces& input,
+                                          const std::vector<Pieces>& output) {
+  const int host = hosts.host_of(self);
+  Plan first;
+  for (int rank = 0; rank < static_cast<int>(output.size()); ++rank) {
+    const bool near = hosts.host_of(rank) == host;
+    if (near || hosts.entry(self, hosts.host_of(rank)) == rank) {
+      first.sends.push_back({rank, input});
+    }
+    if (near || hosts.entry(rank, host) == self) first.receives.push_back({rank, output[rank]});
+  }
+  return {std::move(first), plan_spread(self, hosts, output)};
+}
+
 Plan plan_broadcast(int self, int size, int root, const Pieces& buffer) {
   Plan plan;
   if (self != root) {

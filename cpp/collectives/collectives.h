@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cpp/collectives/host_map.h"
 #include "cpp/scheduler/plan.h"
 
 namespace freescale {
@@ -21,6 +22,12 @@ Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> ou
 
 // `input` goes to every rank, `output[r]` comes from rank r.
 Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output);
+
+// The same in two exchanges, in which each piece crosses the network once for each other host: to
+// one rank there, which then gives it to the rest of its host. The first exchange includes what
+// stays within the host.
+std::vector<Plan> plan_all_gather_by_host(int self, const HostMap& hosts, const Pieces& input,
+                                          const std::vector<Pieces>& output);
 
 // In the three that have a root, every other rank exchanges a message with it, an empty one where
 // no data goes: so nobody is done before the root and it have compared how they called.

@@ -75,6 +75,16 @@ Status about_peer(int rank, int peer, const Status& why) {
                           std::to_string(peer) + ": " + why.message()};
 }
 
+// By the order in which they come first.
+std::vector<int> number_hosts(const std::vector<Endpoint>& endpoints) {
+  std::map<uint64_t, int> numbers;
+  std::vector<int> hosts;
+  for (const Endpoint& endpoint : endpoints) {
+    hosts.push_back(numbers.emplace(endpoint.host, static_cast<int>(numbers.size())).first->second);
+  }
+  return hosts;
+}
+
 std::string rank_list(const std::vector<int>& ranks) {
   std::string text;
   for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -273,6 +283,7 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
   }
   Membership membership;
   membership.group_id = endpoints.value()[0].group_id;
+  membership.hosts = number_hosts(endpoints.value());
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) {
       membership.links.push_back(nullptr);

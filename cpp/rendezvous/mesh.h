@@ -26,6 +26,7 @@ struct Membership {
   uint64_t group_id = 0;                     // random, the same on all members
   std::vector<std::shared_ptr<Link>> links;  // by rank; null for the own rank
   std::vector<LinkReport> reports;           // by rank
+  std::vector<int> hosts;                    // by rank: numbers of hosts, the same on all members
 };
 
 // Makes what groups get in the place of a link within a host, on top of it.

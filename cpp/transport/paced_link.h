@@ -38,6 +38,7 @@ class PacedLink : public Link {
   uint64_t revocations() const override { return link_->revocations(); }
   uint64_t peer_revocations() const override { return link_->peer_revocations(); }
   std::string transport() const override { return "paced " + link_->transport(); }
+  bool within_host() const override { return link_->within_host(); }
   std::string peer_name() const override { return link_->peer_name(); }
 
  private:

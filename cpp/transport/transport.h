@@ -95,8 +95,10 @@ class Link {
   virtual uint64_t revocations() const = 0;       // by this side
   virtual uint64_t peer_revocations() const = 0;  // by the peer, now
 
-  // "shm", ...
+  // "shm", "ucx", ...
   virtual std::string transport() const = 0;
+  // Whether the peer is a process of this host: asides reach it, and its devices are near.
+  virtual bool within_host() const { return true; }
   // The peer process, for messages: "process 4242".
   virtual std::string peer_name() const = 0;
 

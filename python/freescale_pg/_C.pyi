@@ -124,6 +124,11 @@ def _set_device_reducer_factory(factory: collections.abc.Callable) -> None:
     Sets what makes the backend that combines a new group's CUDA tensors, of store, rank, size and options; it returns None where the group's exchanges are to do it.
     """
 
+def _set_ucx_candidates(paths: collections.abc.Sequence[str]) -> None:
+    """
+    Sets where else UCX may be: paths of libucp.so.0.
+    """
+
 def flight_dump() -> str:
     """
     The recorded calls of this process as JSON (see freescale_pg.debug).

@@ -792,6 +792,23 @@ TEST(a_launch_that_holds_the_lock_does_not_stop_what_was_submitted_ahead) {
   });
 }
 
+// A call in the middle of the submission holds the lock until the stream goes on.
+TEST(chunks_go_while_the_rest_of_their_request_is_submitted) {
+  on_each_version({{"FAKE_CUDA_QUEUE_DEPTH", "8"}}, [](StandIn& stand_in) {
+    WordPool words(stand_in.context());
+    CopyLane lane(stand_in, words, Submission::kAhead, 20 * kChunk);
+    std::thread submitting([&] { lane.submit(lane.request()); });
+    stand_in.await([](const FakeCudaState& state) { return state.full_queues == 1; });
+    while (lane.progress.host->load() < 20) {
+      lane.queue->release(1);
+      std::this_thread::yield();
+    }
+    submitting.join();
+    lane.await_drained();
+    lane.expect_arrived(lane.content.size());
+  });
+}
+
 // The price of a proxy: the launch waits for the copies, and they for the launch
 // (pytorch/torchcomms#2334, microsoft/mscclpp#394).
 TEST(a_launch_that_holds_the_lock_stops_a_proxy_until_the_program_is_let_go) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -221,6 +222,21 @@ TEST_WITHIN(a_rank_without_a_way_to_the_fabric_sends_through_the_host, 100) {
   }
 }
 
+// Of the two ranks one has nothing to receive, and tells the other what it has to know
+// nevertheless.
+TEST(the_first_message_of_all_goes_one_way) {
+  for (const char* access : {"all", "none"}) {
+    DeviceSetup setup = setup_for(2, variants()[0], 2);
+    setup.environment.emplace_back("FAKE_CUDA_P2P", access);
+    setup.proves_access = false;
+    run_device_ranks(setup, [](DeviceRank& self) {
+      DeviceExchange exchange(self,
+                              [](int from, int to) { return from == 0 && to == 1 ? 100'000 : 0; });
+      exchange_in_order(self, exchange, 0);
+    });
+  }
+}
+
 // Copies between devices that say they reach each other, and garble what they move: found out with
 // the first message, by the first or a later one of the copies that try.
 TEST_WITHIN(devices_that_garble_bytes_go_through_the_host, 60) {
@@ -272,6 +288,55 @@ TEST_WITHIN(an_exchange_waits_for_the_streams_of_both_ranks, 60) {
       }
     });
   }
+}
+
+// While the one that has exported it uses the address for other memory.
+TEST(memory_that_was_freed_is_closed_by_the_peer) {
+  run_device_ranks(setup_for(2, variants()[0]), [](DeviceRank& self) {
+    const bool sends = self.rank.rank() == 0;
+    size_t open = 0;  // descriptors: in the stand-in, those of memory
+    for (int round = 0; round < 4; ++round) {
+      constexpr size_t kBytes = 1000;
+      const cuda::DevicePtr memory = self.stand_in.allocate(kBytes);
+      std::vector<Pieces> none(2), other(2);
+      other[1 - self.rank.rank()] = {Segment{reinterpret_cast<std::byte*>(memory), kBytes}};
+      const auto handle = self.start(
+          signed_plan(plan_all_to_all(self.rank.rank(), sends ? other : none, sends ? none : other),
+                      OpKind::kAllToAllSingle),
+          self.stream);
+      CHECK_OK(self.finish(*handle));
+      CHECK_OK(self.stand_in.driver().mem_free(memory));
+      if (round == 0) open = Footprint::now().descriptors;
+      // The thread that closes it is told beside the message.
+      while (Footprint::now().descriptors > open) std::this_thread::yield();
+    }
+  });
+}
+
+// A stream that comes to its wait for a call when the words of that serve another one, which in
+// turn waits for the stream.
+TEST(a_stream_waits_for_no_later_call) {
+  run_device_ranks(setup_for(2, variants()[0]), [](DeviceRank& self) {
+    const StandIn::Word held = self.stand_in.word();
+    const cuda::Stream late = self.stand_in.stream();
+    self.stand_in.wait(late, held, 1);
+    DeviceExchange first(self, ragged), second(self, ragged);
+    first.fill(0, self.stream);
+    const auto handle = self.start(first.plan(), self.stream);
+    CHECK_OK(self.finish(*handle));
+    CHECK_OK(handle->call->wait_on(late));
+    const std::weak_ptr<cuda::CudaCall> call = handle->call;
+    handle->call.reset();
+    while (!call.expired()) std::this_thread::yield();
+
+    second.fill(1, late);
+    const auto next = self.start(second.plan(), late);
+    held.store(1);
+    CHECK_OK(self.finish(*next));
+    second.fetch(late);
+    synchronize(self, late);
+    second.check(1);
+  });
 }
 
 // Exchanges of random sizes and priorities, many in flight, on words that wrap. On engines that

@@ -11,6 +11,7 @@
 
 #include "cpp/scheduler/wire.h"
 #include "tests/cpp/check.h"
+#include "tests/cpp/processes.h"
 #include "tests/cpp/ranks.h"
 #include "tests/cpp/stage.h"
 
@@ -24,8 +25,14 @@ class FakeTransfer : public DeviceTransfer {
  public:
   std::function<State()> on_state = [] { return State::kSubmitted; };
   bool abandoned = false;
+  // Once it is abandoned, a copy may still come until the peer is lost.
+  bool keeps_memory = false;
+  bool lost = false;
 
-  State state() override { return abandoned ? State::kOver : on_state(); }
+  State state() override {
+    if (!abandoned) return on_state();
+    return keeps_memory && !lost ? State::kWaiting : State::kOver;
+  }
   Status failure() const override { return Status::system("the fake device failed"); }
   bool needs_peer() override { return true; }
   bool take_news(std::vector<std::byte>*) override { return false; }
@@ -33,7 +40,7 @@ class FakeTransfer : public DeviceTransfer {
     return news.size() == 1 ? Status() : Status::invalid_argument("sent broken news");
   }
   void abandon() override { abandoned = true; }
-  void lose_peer() override {}
+  void lose_peer() override { lost = true; }
   bool staged() const override { return false; }
 };
 
@@ -41,14 +48,15 @@ class FakeCall : public DeviceCall {
  public:
   std::shared_ptr<FakeTransfer> in = std::make_shared<FakeTransfer>();
   std::shared_ptr<FakeTransfer> out = std::make_shared<FakeTransfer>();
+  size_t grant_bytes = 7;
 
   Result<std::shared_ptr<DeviceTransfer>> receive(Link&, std::vector<std::byte>* grant) override {
-    grant->assign(kGrant, std::byte{1});
+    grant->assign(grant_bytes, std::byte{1});
     return std::shared_ptr<DeviceTransfer>(in);
   }
   Result<std::shared_ptr<DeviceTransfer>> send(Link&, int,
                                                std::span<const std::byte> grant) override {
-    if (grant.size() != kGrant) return Status::invalid_argument("too short");
+    if (grant.size() != grant_bytes) return Status::invalid_argument("too short");
     return std::shared_ptr<DeviceTransfer>(out);
   }
   Result<std::shared_ptr<DeviceTransfer>> copy(int) override {
@@ -56,12 +64,9 @@ class FakeCall : public DeviceCall {
   }
   void pace(Nanoseconds) override {}
   void give_up() override {}
-
- private:
-  static constexpr size_t kGrant = 7;
 };
 
-// Rank 0 receives from rank 1, which the test plays by hand.
+// Rank 0 receives from rank 1 and sends to it, which the test plays by hand.
 class DeviceMatching {
  public:
   DeviceMatching() {
@@ -105,6 +110,16 @@ class DeviceMatching {
     expect_text(handle->text(), {"rank 1", why});
     CHECK(in.bytes == Buffer(kBytes, 1).bytes);
   }
+  // The operation has failed, and its memory is not let go of yet.
+  void fail_and_keep_memory() {
+    say(header(RecordKind::kAnnounceDevice));
+    run();
+    call->in->keeps_memory = true;
+    stage.close_group(0, 0, "enough of it");
+    run();
+    CHECK(handle->done);
+    CHECK(!stage.protocol(0).idle());
+  }
 
   std::shared_ptr<FakeCall> call = std::make_shared<FakeCall>();
   std::shared_ptr<DeviceCall> device = call;
@@ -115,21 +130,24 @@ class DeviceMatching {
 };
 
 // The sender gives its message up, and then lets go of its copy: the receiver, in the middle of its
-// round, sees the end of the copy first.
+// round, sees the end of the copy first, in the first or the second look of that round.
 TEST(what_a_sender_has_given_up_does_not_arrive) {
-  DeviceMatching pair;
-  pair.say(pair.header(RecordKind::kGrant), 7);
-  pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
-  pair.say(pair.header(RecordKind::kAnnounceDevice));
-  pair.run();
-  CHECK(!pair.handle->done);
-  pair.call->in->on_state = [&pair, said = false]() mutable {
-    if (!std::exchange(said, true)) pair.say(pair.header(RecordKind::kCancel));
-    return DeviceTransfer::State::kOver;
-  };
-  pair.run();
-  CHECK(pair.handle->done);
-  CHECK(pair.handle->code() == StatusCode::kCancelled);
+  for (int look : {1, 2}) {
+    DeviceMatching pair;
+    pair.say(pair.header(RecordKind::kGrant), 7);
+    pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
+    pair.say(pair.header(RecordKind::kAnnounceDevice));
+    pair.run();
+    CHECK(!pair.handle->done);
+    pair.call->in->on_state = [&pair, look, looks = 0]() mutable {
+      if (++looks < look) return DeviceTransfer::State::kSubmitted;
+      if (looks == look) pair.say(pair.header(RecordKind::kCancel));
+      return DeviceTransfer::State::kOver;
+    };
+    pair.run();
+    CHECK(pair.handle->done);
+    CHECK(pair.handle->code() == StatusCode::kCancelled);
+  }
 }
 
 TEST(a_message_that_arrives_ends_its_operation) {
@@ -156,6 +174,38 @@ TEST(a_grant_for_an_operation_that_is_over_is_answered) {
   pair.say(pair.header(RecordKind::kGrant), 7);
   pair.run();
   CHECK_EQ(pair.stage.link(0, 1).records_sent, said + 1);
+}
+
+TEST(memory_that_does_not_fit_into_a_grant_is_an_error) {
+  DeviceMatching pair;
+  pair.call->grant_bytes = pair.stage.link(0, 1).largest_record + 1;
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.run();
+  CHECK(pair.handle->done);
+  expect_text(pair.handle->text(), {"rank 1", "lies in too many allocations"});
+}
+
+// Nobody else would say that nothing comes.
+TEST(memory_of_a_failed_message_is_let_go_of_when_its_sender_is_lost) {
+  DeviceMatching pair;
+  pair.fail_and_keep_memory();
+  pair.stage.link(0, 1).fail(Status::peer_lost("the fake peer has ended"));
+  pair.run();
+  CHECK(pair.stage.protocol(0).idle());
+}
+
+// In a process of its own, which ends without a search for memory that nobody has.
+TEST(memory_that_a_copy_may_still_touch_outlives_the_engine) {
+  ChildProcess([] {
+    std::weak_ptr<DeviceCall> kept;
+    {
+      DeviceMatching pair;
+      kept = pair.device;
+      pair.fail_and_keep_memory();
+      pair.stage.protocol(0).keep_leftovers_for_ever();
+    }
+    CHECK(!kept.expired());
+  }).expect_success();
 }
 
 TEST(news_that_make_no_sense_cost_the_link) {

@@ -134,6 +134,20 @@ TEST_WITHIN(bulk_comes_to_its_end_under_a_stream_of_urgent_messages, 60) {
   }
 }
 
+// From 13.1 on the driver has engines for copies within a device.
+TEST(messages_between_ranks_on_one_device_need_no_multiprocessors) {
+  for (SubmissionMode mode : {SubmissionMode::kAhead, SubmissionMode::kProxy}) {
+    DeviceSetup setup = setup_for({mode, true});
+    setup.environment.emplace_back("FAKE_CUDA_VERSION", "13010");
+    run_device_ranks(setup, [](DeviceRank& self) {
+      const StandIn::Word until = self.stand_in.word();
+      fill_multiprocessors(self, until);
+      expect_works(self);
+      until.store(1);
+    });
+  }
+}
+
 // The stream that has called goes on once its own memory is free, received or sent.
 TEST_WITHIN(a_stream_waits_until_what_it_sends_may_be_written, 60) {
   for (SubmissionMode mode : {SubmissionMode::kAhead, SubmissionMode::kProxy}) {

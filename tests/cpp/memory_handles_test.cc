@@ -1,11 +1,13 @@
 // How device memory of one process is named to another and opened there, on the stand-in driver.
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -173,9 +175,12 @@ class HeldDriver {
   explicit HeldDriver(const StandIn& on) : go_(on.word()) {
     const Stream stream = on.stream();
     on.wait(stream, go_, 1);
-    launcher_ = std::thread([&on, stream] {
+    // A name is launched for the first time once.
+    static int launched = 0;
+    const std::string kernel = "kernel " + std::to_string(++launched);
+    launcher_ = std::thread([&on, stream, kernel] {
       const CurrentContext current(on.context());
-      CHECK(on.launch_kernel(stream, "new", nullptr) == Code::kSuccess);
+      CHECK(on.launch_kernel(stream, kernel.c_str(), nullptr) == Code::kSuccess);
     });
     on.await([](const FakeCudaState& state) { return state.draining_launches == 1; });
   }
@@ -188,6 +193,19 @@ class HeldDriver {
   const StandIn::Word go_;
   std::thread launcher_;
 };
+
+// `others` come to their end while `call` is blocked in the driver by whoever holds its lock.
+void expect_not_blocked_by(const StandIn& on, const std::function<void()>& call,
+                           const std::function<void()>& others) {
+  std::thread calling;
+  {
+    const HeldDriver held(on);
+    calling = std::thread(call);
+    on.await([](const FakeCudaState& state) { return state.lock_waiters == 1; });
+    others();
+  }
+  calling.join();
+}
 
 // A peer that shares a page of each kind and waits until the other is done.
 void share_pages(StandIn& on, const Channel& peer) {
@@ -915,6 +933,61 @@ TEST(a_descriptor_that_nobody_opened_is_closed_when_its_memory_is_removed) {
       const uint64_t id = receive_shared(imported, peer).allocation;
       CHECK_OK(imported.remove(id));
       CHECK_EQ(Held::now(on), before);
+      peer.send('x');
+    }
+  });
+}
+
+// The driver has its own.
+TEST(a_descriptor_is_closed_once_its_memory_is_open) {
+  on_pair_each_version(
+      [](StandIn& on, const Channel& peer) {
+        ExportedMemory exported(on.context());
+        const Memory memory(on, Kind::kDescriptor);
+        on.write(memory.address(), "a page");
+        share(exported, memory, peer);
+        peer.receive<char>();
+      },
+      [](StandIn& on, const Channel& peer) {
+        ImportedMemory imported(on.context());
+        UniqueFd fd;
+        const auto notice = peer.receive<AllocationNotice>(&fd);
+        const int raw = fd.get();
+        CHECK_OK(imported.add(notice, std::move(fd)));
+        const auto piece = peer.receive<ExportedPiece>();
+        CHECK_GE(fcntl(raw, F_GETFD), 0);
+        const DevicePtr memory = acquire(imported, piece);
+        CHECK_EQ(fcntl(raw, F_GETFD), -1);
+        CHECK_EQ(on.read(memory, 6), std::string("a page"));
+        peer.send('x');
+      });
+}
+
+TEST(notices_go_on_while_the_driver_opens_and_closes_memory) {
+  on_pair(share_pages, [](StandIn& on, const Channel& peer) {
+    ImportedMemory imported(on.context());
+    const ExportedPiece page = receive_shared(imported, peer);
+    DevicePtr memory = 0;
+    ExportedPiece next;
+    expect_not_blocked_by(
+        on, [&] { memory = acquire(imported, page); },
+        [&] {
+          peer.send('x');
+          next = receive_shared(imported, peer);
+        });
+    CHECK_EQ(on.read(memory, 6), std::string("a page"));
+    imported.release(page.allocation);
+    CHECK_OK(imported.remove(page.allocation));
+    expect_not_blocked_by(
+        on, [&] { imported.close_removed(); },
+        [&] {
+          CHECK_OK(imported.remove(next.allocation));
+          imported.interrupt();
+        });
+    CHECK(!is_open(on, memory));
+    peer.send('x');
+    for (size_t rest = 2; rest < std::size(kKinds); ++rest) {
+      CHECK_OK(imported.remove(receive_shared(imported, peer).allocation));
       peer.send('x');
     }
   });

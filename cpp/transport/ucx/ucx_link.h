@@ -71,6 +71,7 @@ class UcxLink final : public Link, private EndpointEvents {
   uint64_t revocations() const override { return 0; }
   uint64_t peer_revocations() const override { return 0; }
   std::string transport() const override { return "ucx"; }
+  bool within_host() const override { return false; }
   std::string peer_name() const override;
 
  private:

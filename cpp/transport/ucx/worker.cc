@@ -222,10 +222,10 @@ ucs_status_t Worker::on_received(void* self, const void* header, size_t header_b
 
 void Worker::on_endpoint_error(void* events, ucp_ep_h, ucs_status_t status) {
   // The library's own text: the table is not at hand here, and there is one library.
-  static_cast<EndpointEvents*>(events)->on_error(status == UCS_ERR_CONNECTION_RESET
-                                                     ? "has died or was cut off: the connection was reset"
-                                                     : "was lost: the connection failed (UCX error " +
-                                                           std::to_string(status) + ")");
+  static_cast<EndpointEvents*>(events)->on_error(
+      status == UCS_ERR_CONNECTION_RESET
+          ? "has died or was cut off: the connection was reset"
+          : "was lost: the connection failed (UCX error " + std::to_string(status) + ")");
 }
 
 void Worker::release(void* data) {

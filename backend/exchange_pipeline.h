@@ -5,20 +5,20 @@
 #include <memory>
 #include <mutex>
 
-#include "backend/reduction_steps.h"
+#include "backend/exchange_steps.h"
 #include "cpp/scheduler/engine.h"
 
 namespace freescale {
 
-// Drives the blocks of one reduction through their stages, kBlocksInFlight at a time. Lives in the
+// Drives the blocks of one collective through their stages, kBlocksInFlight at a time. Lives in the
 // completions of its exchanges; when a block fails it starts no more, tells the peers, and reports
 // once what is in flight has ended.
-class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline> {
+class ExchangePipeline : public std::enable_shared_from_this<ExchangePipeline> {
  public:
   // `model` has all that the exchanges share: group, signature, sequence, priority, deadline.
   // `on_done` is called exactly once, as Request::on_done is.
-  ReductionPipeline(Engine& engine, Request model, std::unique_ptr<ReductionSteps> steps,
-                    std::function<void(const OpResult&)> on_done);
+  ExchangePipeline(Engine& engine, Request model, std::unique_ptr<ExchangeSteps> steps,
+                   std::function<void(const OpResult&)> on_done);
 
   void start();
 
@@ -34,7 +34,7 @@ class ReductionPipeline : public std::enable_shared_from_this<ReductionPipeline>
 
   Engine& engine_;
   const Request model_;
-  const std::unique_ptr<ReductionSteps> steps_;
+  const std::unique_ptr<ExchangeSteps> steps_;
   std::function<void(const OpResult&)> on_done_;
   std::atomic<int64_t> next_block_{0};
   std::atomic<int> slots_in_use_{0};

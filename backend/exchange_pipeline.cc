@@ -1,4 +1,4 @@
-#include "backend/reduction_pipeline.h"
+#include "backend/exchange_pipeline.h"
 
 #include <algorithm>
 #include <exception>
@@ -7,35 +7,35 @@
 
 namespace freescale {
 
-ReductionPipeline::ReductionPipeline(Engine& engine, Request model,
-                                     std::unique_ptr<ReductionSteps> steps,
-                                     std::function<void(const OpResult&)> on_done)
+ExchangePipeline::ExchangePipeline(Engine& engine, Request model,
+                                   std::unique_ptr<ExchangeSteps> steps,
+                                   std::function<void(const OpResult&)> on_done)
     : engine_(engine),
       model_(std::move(model)),
       steps_(std::move(steps)),
       on_done_(std::move(on_done)) {}
 
-void ReductionPipeline::start() {
+void ExchangePipeline::start() {
   const auto slots = static_cast<int>(std::min<int64_t>(steps_->blocks(), kBlocksInFlight));
   next_block_ = slots;
   slots_in_use_ = slots;
   for (int slot = 0; slot < slots; ++slot) submit({slot, slot}, 0);
 }
 
-void ReductionPipeline::submit(const Block& block, int stage) {
+void ExchangePipeline::submit(const Block& block, int stage) {
   Request request = model_;
   request.part = static_cast<uint32_t>(block.index * steps_->stages() + stage);
   steps_->plan_stage(block, stage, request.plan);
   request.on_done = [held = shared_from_this(), block, stage](const OpResult& result) mutable {
     // Let go of here, where no lock is held: the last one frees the scratch memory.
-    const std::shared_ptr<ReductionPipeline> self = std::move(held);
+    const std::shared_ptr<ExchangePipeline> self = std::move(held);
     self->on_exchanged(block, stage, result);
   };
   engine_.submit(std::move(request));
 }
 
-void ReductionPipeline::on_exchanged(const Block& block, int stage,
-                                     const OpResult& exchanged) noexcept {
+void ExchangePipeline::on_exchanged(const Block& block, int stage,
+                                    const OpResult& exchanged) noexcept {
   note_exchanged(exchanged);
   const Status status = exchanged.status.ok() ? finish_stage(block, stage) : exchanged.status;
   if (!status.ok()) note_failure(status);
@@ -43,17 +43,17 @@ void ReductionPipeline::on_exchanged(const Block& block, int stage,
   if (slots_in_use_.fetch_sub(1) == 1) on_done_(outcome());
 }
 
-Status ReductionPipeline::finish_stage(const Block& block, int stage) {
+Status ExchangePipeline::finish_stage(const Block& block, int stage) {
   try {
     steps_->finish_stage(block, stage);
     return {};
   } catch (const std::exception& error) {
     const CallSite site{model_.group->rank(), model_.plan.signature.op, model_.sequence};
-    return Status::system(c10::str(site, "combining the ranks: ", exception_text(error)));
+    return Status::system(c10::str(site, "local work: ", exception_text(error)));
   }
 }
 
-bool ReductionPipeline::advance(const Block& block, int stage) {
+bool ExchangePipeline::advance(const Block& block, int stage) {
   if (stage + 1 < steps_->stages()) {
     submit(block, stage + 1);
     return true;
@@ -64,13 +64,13 @@ bool ReductionPipeline::advance(const Block& block, int stage) {
   return true;
 }
 
-void ReductionPipeline::note_exchanged(const OpResult& exchanged) {
+void ExchangePipeline::note_exchanged(const OpResult& exchanged) {
   std::lock_guard<std::mutex> lock(mutex_);
   paths_.add(exchanged.paths);
   if (late_.ok()) late_ = exchanged.late;
 }
 
-void ReductionPipeline::note_failure(const Status& status) {
+void ExchangePipeline::note_failure(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (failed_) return;
@@ -81,7 +81,7 @@ void ReductionPipeline::note_failure(const Status& status) {
   engine_.reject(*model_.group, model_.sequence, model_.plan.signature.op, status.message());
 }
 
-OpResult ReductionPipeline::outcome() {
+OpResult ExchangePipeline::outcome() {
   std::lock_guard<std::mutex> lock(mutex_);
   return {failure_, late_, kAnySource, paths_};
 }

@@ -210,8 +210,7 @@ void NetworkPeers::on_hello(const Greeting& greeting, std::string address) {
   link.value()->set_peer(greeting.key, name_of(greeting.pid, greeting.host));
   {
     const std::lock_guard lock(mutex_);
-    meetings_[link.value()->key()] = {.link = link.value(),
-                                      .engine = greeting.engine};
+    meetings_[link.value()->key()] = {.link = link.value(), .engine = greeting.engine};
   }
   static_cast<void>(greet(*link.value(), kWelcome, self_.welcome, greeting.key));
 }

@@ -24,6 +24,8 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options, Wakers 
   Worker::Options worker_options;
   worker_options.libraries = network->options_.libraries;
   worker_options.interfaces = network->options_.interfaces;
+  worker_options.patience =
+      std::chrono::ceil<std::chrono::milliseconds>(kSilentHeartbeats * network->options_.heartbeat);
   worker_options.service = [self = network.get()] { self->service(); };
   worker_options.service_interval = network->options_.heartbeat / 4;
   Result<std::shared_ptr<Worker>> worker = Worker::create(std::move(worker_options), *network);

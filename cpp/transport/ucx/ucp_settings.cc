@@ -16,10 +16,8 @@ constexpr Setting kSettings[] = {
     // With rendezvous and error handling together TCP falls back to emulation in pieces of 8 KiB,
     // four times slower (openucx/ucx#11929).
     {"RNDV_THRESH", "inf"},
-    // A link that is cut tells nobody: without these an error takes more than 44 s, with them 3 to
-    // 4 s; one that is cut for a second goes on.
+    // A link that is cut tells nobody; these have TCP look whether it is there.
     {"TCP_CONN_NB", "y"},
-    {"TCP_USER_TIMEOUT", "3s"},
     {"TCP_KEEPIDLE", "1s"},
     {"TCP_KEEPINTVL", "1s"},
     {"TCP_KEEPCNT", "3"},
@@ -34,7 +32,8 @@ bool in_environment(const char* name) {
 
 }  // namespace
 
-Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& interfaces) {
+Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& interfaces,
+                                    std::chrono::milliseconds patience) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t read = ucp.ucp_config_read(nullptr, nullptr, &config); read != UCS_OK) {
     return ucp.error("reading UCX's settings", read);
@@ -42,6 +41,12 @@ Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& in
   for (const Setting& setting : kSettings) {
     // An older UCX may not know a setting, and then does not need it.
     if (!in_environment(setting.name)) ucp.ucp_config_modify(config, setting.name, setting.value);
+  }
+  // Without it an error takes more than 44 s. TCP also counts the time for which a process that is
+  // stopped takes nothing, and it sends again after pauses that double, so that a cut of one second
+  // may keep it silent for three.
+  if (constexpr char kName[] = "TCP_USER_TIMEOUT"; !in_environment(kName)) {
+    ucp.ucp_config_modify(config, kName, (std::to_string(patience.count()) + "ms").c_str());
   }
   if (!interfaces.empty()) {
     const ucs_status_t set = ucp.ucp_config_modify(config, "NET_DEVICES", interfaces.c_str());

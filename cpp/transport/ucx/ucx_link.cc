@@ -78,7 +78,7 @@ void UcxLink::tell_given_up(const std::string& why) {
 void UcxLink::keep_alive(Nanoseconds now, Nanoseconds interval) {
   if (failed() || silent_ || peer_key_ == 0) return;
   const Nanoseconds quiet = now - heard_at_.load(std::memory_order_relaxed);
-  if (quiet > 3 * interval) {
+  if (quiet > kSilentHeartbeats * interval) {
     return lose(" has been silent for " + std::to_string(quiet / 1'000'000) + " ms");
   }
   if (now - sent_at_.load(std::memory_order_relaxed) >= interval) {

@@ -17,6 +17,9 @@
 
 namespace freescale::ucx {
 
+// A peer that was not heard for so many heartbeats is lost.
+constexpr int kSilentHeartbeats = 3;
+
 // How a link tells its owner's threads.
 struct Wakers {
   std::function<void()> arrived;  // who waits for messages
@@ -46,7 +49,8 @@ class UcxLink final : public Link, private EndpointEvents {
   Status send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key);
   // With the worker's lock held.
   void on_message(const MessageHeader& header, HeldData data);
-  // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for three.
+  // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for
+  // kSilentHeartbeats of them.
   void keep_alive(Nanoseconds now, Nanoseconds interval);
   void tell_given_up(const std::string& why);
   // Says goodbye; nothing is sent any more.

@@ -29,9 +29,9 @@ from fault_bodies import (
     init,
 )
 from harness.data import assert_same_bits
+from harness.launch import LAUNCH_LIMIT
 from host_rank import await_word, say, was_said
 from launcher import Ranks
-from namespaces import STEP_LIMIT
 from network import Host, Network
 
 MakeNetwork = Callable[..., Network]
@@ -52,7 +52,7 @@ def slow_pair(make_network: MakeNetwork) -> Iterator[Network]:
 
 def await_traffic(host: Host, count: int) -> None:
     """Until the host has sent so many bytes more than now."""
-    begin, deadline = host.counters().sent, time.monotonic() + STEP_LIMIT
+    begin, deadline = host.counters().sent, time.monotonic() + LAUNCH_LIMIT
     while host.counters().sent - begin < count:
         assert time.monotonic() < deadline, "nothing is sent"
         time.sleep(0.005)

@@ -12,8 +12,9 @@ enum class MessageKind : uint8_t {
   kChunk,
   kCredit,  // `offset`: how many bytes of chunks of the level the receiver has taken in all
   kHeartbeat,
-  kGoodbye,  // the sender closes its end
-  kGivenUp,  // it trusts the link no longer; the body says why
+  kGoodbye,   // the sender closes its end; `offset`: how many records and chunks it has sent in all
+  kFarewell,  // the answer, once all of them are there
+  kGivenUp,   // it trusts the link no longer; the body says why
 };
 
 struct MessageHeader {

@@ -10,8 +10,8 @@
 namespace freescale::ucx {
 namespace {
 
-// For last words, at the end.
-constexpr std::chrono::milliseconds kGoodbyeLimit{500};
+// For what is still on its way at the end, to peers that may be gone.
+constexpr std::chrono::seconds kGoodbyeLimit{5};
 // Handshakes of strangers that wait to be looked at; more are dropped.
 constexpr size_t kMostHandshakes = 4096;
 
@@ -39,12 +39,12 @@ Network::~Network() {
   worker_->stop();
   const std::vector<std::shared_ptr<UcxLink>> open = links();
   for (const std::shared_ptr<UcxLink>& link : open) link->say_goodbye();
-  const auto all_sent = [&] {
+  const auto all_there = [&] {
     return std::none_of(open.begin(), open.end(), [](const std::shared_ptr<UcxLink>& link) {
-      return !link->failed() && link->has_unsent();
+      return link->awaits_farewell();
     });
   };
-  worker_->progress_until(all_sent, Deadline::after(kGoodbyeLimit));
+  worker_->progress_until(all_there, Deadline::after(kGoodbyeLimit));
   for (const std::shared_ptr<UcxLink>& link : open) link->close();
 }
 

@@ -67,7 +67,12 @@ Status UcxLink::send_control(MessageKind kind, std::span<const std::byte> body, 
 }
 
 void UcxLink::say_goodbye() {
-  static_cast<void>(send_control(MessageKind::kGoodbye, {}, peer_key_));
+  if (!silent_ && !failed() && endpoint_ != nullptr && peer_key_ != 0) {
+    const MessageHeader header{
+        .key = peer_key_, .kind = MessageKind::kGoodbye, .offset = sent_.load()};
+    awaits_farewell_ = true;
+    if (!send(header, {}).ok()) awaits_farewell_ = false;
+  }
   silent_ = true;
 }
 
@@ -96,7 +101,10 @@ bool UcxLink::try_send(std::span<const std::byte> head, std::span<const Segment>
   pieces.insert(pieces.end(), body.begin(), body.end());
   const MessageHeader header{
       .key = peer_key_, .kind = MessageKind::kRecord, .number = records_sent_};
-  if (send(header, pieces).ok()) ++records_sent_;
+  if (send(header, pieces).ok()) {
+    ++records_sent_;
+    ++sent_;
+  }
   return true;
 }
 
@@ -144,6 +152,7 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .offset = tag.offset};
   if (!send(header, pieces).ok()) return false;
   ++chunks_sent_[level];
+  ++sent_;
   windows_[level].note_put(bytes, now_ns());
   return true;
 }
@@ -173,16 +182,23 @@ void UcxLink::on_message(const MessageHeader& header, HeldData data) {
   heard_at_.store(now_ns(), std::memory_order_relaxed);
   switch (header.kind) {
     case MessageKind::kRecord: {
-      const std::lock_guard lock(inbox_mutex_);
-      records_.add(header.number, std::move(data));
-      break;
+      {
+        const std::lock_guard lock(inbox_mutex_);
+        records_.add(header.number, std::move(data));
+      }
+      wakers_.arrived();
+      return note_received();
     }
     case MessageKind::kChunk:
-      return on_chunk(header, std::move(data));
+      on_chunk(header, std::move(data));
+      return note_received();
     case MessageKind::kCredit:
       return on_credit(header);
     case MessageKind::kGoodbye:
-      return lose(" closed its end");
+      return on_goodbye(header.offset);
+    case MessageKind::kFarewell:
+      awaits_farewell_ = false;
+      return;
     case MessageKind::kGivenUp: {
       const std::span<const std::byte> why = data.bytes();
       return lose(" has given up the link: " +
@@ -192,7 +208,21 @@ void UcxLink::on_message(const MessageHeader& header, HeldData data) {
     case MessageKind::kHeartbeat:
       return;
   }
-  wakers_.arrived();
+}
+
+void UcxLink::note_received() {
+  ++received_;
+  if (received_ == ends_at_) on_goodbye(ends_at_);
+}
+
+// Counts once all that was sent before is there, which may come later.
+void UcxLink::on_goodbye(uint64_t sent) {
+  ends_at_ = sent;
+  if (received_ != sent) return;
+  if (endpoint_ != nullptr) {
+    static_cast<void>(send({.key = peer_key_, .kind = MessageKind::kFarewell}, {}));
+  }
+  lose(" closed its end");
 }
 
 void UcxLink::on_chunk(const MessageHeader& header, HeldData data) {

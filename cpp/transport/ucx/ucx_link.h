@@ -55,7 +55,9 @@ class UcxLink final : public Link, private EndpointEvents {
   void tell_given_up(const std::string& why);
   // Says goodbye; nothing is sent any more.
   void say_goodbye();
-  bool has_unsent() const { return unsent_.load() != 0; }
+  // Whether the peer, which lives, may still lack something that was sent. TCP throws away what it
+  // has not delivered when something comes for a socket that is closed.
+  bool awaits_farewell() const { return awaits_farewell_.load() && !failed(); }
   // Afterwards UCX knows nothing of this object any more. Not while anything is being sent.
   void close();
 
@@ -97,6 +99,8 @@ class UcxLink final : public Link, private EndpointEvents {
   void on_chunk(const MessageHeader& header, HeldData data);
   void on_credit(const MessageHeader& header);
   void take_credits();
+  void note_received();
+  void on_goodbye(uint64_t sent);
   void lose(const std::string& why);
   void distrust(const std::string& why);
 
@@ -110,6 +114,12 @@ class UcxLink final : public Link, private EndpointEvents {
   std::atomic<Nanoseconds> heard_at_{0};
   std::atomic<size_t> unsent_{0};
   std::atomic<bool> wants_room_{false};
+  std::atomic<bool> awaits_farewell_{false};
+  std::atomic<uint64_t> sent_{0};  // records and chunks
+
+  // Under the worker's lock.
+  uint64_t received_ = 0;          // records and chunks
+  uint64_t ends_at_ = UINT64_MAX;  // the peer's sent_, when it has said goodbye
 
   // Of the holder of the progress lock.
   uint32_t records_sent_ = 0;

@@ -28,7 +28,7 @@ from fault_bodies import (
     expect_loss,
     init,
 )
-from harness.data import assert_same_bits
+from harness.data import arbitrary, assert_same_bits, poisoned
 from harness.launch import LAUNCH_LIMIT
 from host_rank import await_word, say, was_said
 from launcher import Ranks
@@ -301,7 +301,24 @@ def test_idle_link_that_is_cut(make_network: MakeNetwork, ranks: Ranks, cut: Cut
         job.wait()
 
 
-# --- Ranks that do something else -----------------------------------------------------------------
+# --- Ranks that leave or do something else --------------------------------------------------------
+
+
+def check_last_bytes(rank: int, size: int, root: int) -> None:
+    """The root is through with the broadcast, and with the network, when all of it is sent."""
+    expected = arbitrary(LARGE // 4, key=("last",))
+    tensor = expected.clone() if rank == root else poisoned(LARGE // 4)
+    dist.broadcast(tensor, root)
+    if rank == root:
+        dist.destroy_process_group()
+    assert_same_bits(tensor, expected, "last")
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_what_was_sent_last_arrives(make_network: MakeNetwork, ranks: Ranks, root: int) -> None:
+    # A window of chunks takes nearly a second.
+    with make_network(2, rate=10_000_000) as network:
+        ranks(network, 1, check_last_bytes, root, timeout=TIMEOUT)
 
 
 def check_skipped_collective(rank: int, size: int) -> None:

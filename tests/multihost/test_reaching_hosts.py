@@ -112,10 +112,12 @@ def test_many_ranks(make_network: MakeNetwork, ranks: Ranks) -> None:
 
 
 def test_address_that_every_host_has(make_network: MakeNetwork, ranks: Ranks) -> None:
+    names = {"FREESCALE_IFNAME": "^docker0"}
     with make_network(2) as network:
         for host in network.hosts:
             host.run(["ip", "-batch", "-"], BRIDGE)
         ranks(network, 1, check_links)
+        ranks(network, 1, check_links_by_files, [names, names], init=False)
 
 
 def test_interfaces_of_other_names(make_network: MakeNetwork, ranks: Ranks) -> None:
@@ -191,10 +193,11 @@ def check_refused(
         await_word(f"refused{peer}")
 
 
-@pytest.mark.parametrize("name", ["eth9", "^lo"])
+@pytest.mark.parametrize("name", ["eth9", "eth9,eth8", "eth"])
 def test_unknown_interface(shared_network: Networks, ranks: Ranks, name: str) -> None:
     names = {"FREESCALE_IFNAME": name}
-    ranks(shared_network(2), 2, check_refused, [{}, names], [name], init=False)
+    words = [f"'{name}'", "there are lo, eth0", "rank"]
+    ranks(shared_network(2), 2, check_refused, [{}, names], words, init=False)
 
 
 @pytest.mark.parametrize("per_host", [1, 2])

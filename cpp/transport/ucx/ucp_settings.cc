@@ -1,7 +1,12 @@
 #include "cpp/transport/ucx/ucp_settings.h"
 
+#include <net/if.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace freescale::ucx {
 namespace {
@@ -30,10 +35,44 @@ bool in_environment(const char* name) {
   return std::getenv(("UCX_" + std::string(name)).c_str()) != nullptr;
 }
 
+// As UCX_NET_DEVICES may have it: of an interface, a device with or without its port, or a pattern.
+bool may_exist(const std::string& name) {
+  if (name == "all" || name.find_first_of("^*[") != std::string::npos) return true;
+  if (if_nametoindex(name.c_str()) != 0) return true;
+  std::error_code ignored;
+  const std::string device = name.substr(0, name.find(':'));
+  return std::filesystem::exists("/sys/class/infiniband/" + device, ignored);
+}
+
+std::string existing_interfaces() {
+  std::string text;
+  struct if_nameindex* const all = if_nameindex();
+  for (const struct if_nameindex* one = all; one != nullptr && one->if_index != 0; ++one) {
+    text += (text.empty() ? "" : ", ") + std::string(one->if_name);
+  }
+  if (all != nullptr) if_freenameindex(all);
+  return text;
+}
+
+// UCX warns of names that it does not know, and then reaches nobody. Some may be those of other
+// hosts, so that one setting fits all.
+Status check_interfaces(const std::string& interfaces) {
+  for (size_t begin = 0; begin <= interfaces.size();) {
+    const size_t end = std::min(interfaces.find(',', begin), interfaces.size());
+    if (may_exist(interfaces.substr(begin, end - begin))) return {};
+    begin = end + 1;
+  }
+  return Status::invalid_argument("none of the interfaces that FREESCALE_IFNAME names is there: '" +
+                                  interfaces + "'; there are " + existing_interfaces());
+}
+
 }  // namespace
 
 Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& interfaces,
                                     std::chrono::milliseconds patience) {
+  if (!interfaces.empty()) {
+    if (Status status = check_interfaces(interfaces); !status.ok()) return status;
+  }
   ucp_config_t* config = nullptr;
   if (const ucs_status_t read = ucp.ucp_config_read(nullptr, nullptr, &config); read != UCS_OK) {
     return ucp.error("reading UCX's settings", read);

@@ -28,6 +28,9 @@ namespace freescale {
 namespace {
 
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
+// How long a rank waits for one of another host before it asks whether that still is there, which
+// takes a connection of its own.
+constexpr auto kWatchAfter = std::chrono::seconds(2);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
 // A rank that cannot accept connections for so long gives up; until then it may get descriptors.
 constexpr std::chrono::nanoseconds kTroubleLimit = std::chrono::seconds(1);
@@ -317,9 +320,12 @@ Result<ConnectedPeer*> MeshCore::reach(KeyValueStore& store, int rank, const End
   return await_connection(store, rank, peer, deadline);
 }
 
-// Ends early when the peer, which has this rank in the group, says that it cannot, or has died.
+// Ends early when the peer, which has this rank in the group, says that it cannot, or has died. Of
+// one that dies before it has published where it is in the network nobody can tell.
 Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank,
                                                   const Endpoint& peer, Deadline deadline) {
+  const Deadline patience = Deadline::after(kWatchAfter);
+  std::shared_ptr<const Link> watch;
   while (true) {
     const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
     if (ConnectedPeer* known = find_or_wait(peer.engine, turn)) return known;
@@ -330,7 +336,11 @@ Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank
     if (same_host(peer)) {
       const Status knock = connect_unix(peer.socket, Deadline::at(0)).status();
       if (knock.code() == StatusCode::kPeerLost) return knock;
+    } else if (watch == nullptr && patience.passed(now_ns())) {
+      const auto address = network_address(store, rank, Deadline::at(0));
+      if (address.ok()) watch = network_->watch(address.value());
     }
+    if (watch != nullptr && watch->failed()) return watch->failure();
     if (deadline.passed(now_ns())) return Status::timed_out("Timed out waiting for its connection");
   }
 }

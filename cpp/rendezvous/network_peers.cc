@@ -14,10 +14,10 @@ namespace freescale {
 namespace {
 
 constexpr uint64_t kMagic = 0x667265656e657431;  // protocol version 1
-constexpr auto kMeetingLimit = std::chrono::seconds(10);
 constexpr std::string_view kAddressMark = "freescale-ucx1";
 
-enum Kind : uint32_t { kHello = 1, kWelcome = 2, kReady = 3 };
+// Nobody answers to a Question: whether it can be delivered is all that its sender wants to know.
+enum Kind : uint32_t { kHello = 1, kWelcome = 2, kReady = 3, kQuestion = 4 };
 
 std::string to_hex(const std::string& bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -168,6 +168,14 @@ Status NetworkPeers::await_welcome(const std::shared_ptr<ucx::UcxLink>& link, De
   return {};
 }
 
+std::shared_ptr<const Link> NetworkPeers::watch(const NetworkAddress& address) {
+  Result<std::shared_ptr<ucx::UcxLink>> link = network_->open_link(address.worker);
+  if (!link.ok()) return nullptr;  // which says nothing of the peer
+  link.value()->set_peer(0, "its process on host " + readable(address.host));
+  static_cast<void>(greet(*link.value(), kQuestion, {}, 0));
+  return link.value();
+}
+
 ConnectedPeer NetworkPeers::make_peer(const Meeting& meeting) const {
   const std::string route = meeting.link->route();
   meeting.link->set_tell_peer(
@@ -181,7 +189,6 @@ ConnectedPeer NetworkPeers::make_peer(const Meeting& meeting) const {
 }
 
 void NetworkPeers::on_handshake(const std::vector<std::byte>& message) {
-  drop_late_meetings();
   if (message.size() < sizeof(Greeting)) return;
   auto greeting = copy_of_foreign<Greeting>(message.data());
   greeting.host[sizeof(greeting.host) - 1] = '\0';
@@ -204,9 +211,7 @@ void NetworkPeers::on_hello(const Greeting& greeting, std::string address) {
   link.value()->set_peer(greeting.key, name_of(greeting.pid, greeting.host));
   {
     const std::lock_guard lock(mutex_);
-    meetings_[link.value()->key()] = {.link = link.value(),
-                                      .engine = greeting.engine,
-                                      .deadline = Deadline::after(kMeetingLimit)};
+    meetings_[link.value()->key()] = {.link = link.value(), .engine = greeting.engine};
   }
   static_cast<void>(greet(*link.value(), kWelcome, self_.welcome, greeting.key));
 }
@@ -236,21 +241,6 @@ void NetworkPeers::on_ready(const Greeting& greeting) {
     meetings_.erase(found);
   }
   on_peer_(make_peer(meeting));
-}
-
-// Acceptors' meetings alone have a deadline.
-void NetworkPeers::drop_late_meetings() {
-  std::vector<std::shared_ptr<ucx::UcxLink>> late;
-  {
-    const Nanoseconds now = now_ns();
-    const std::lock_guard lock(mutex_);
-    std::erase_if(meetings_, [&](const auto& entry) {
-      const bool passed = entry.second.deadline.passed(now);
-      if (passed) late.push_back(entry.second.link);
-      return passed;
-    });
-  }
-  for (const std::shared_ptr<ucx::UcxLink>& link : late) link->close();
 }
 
 }  // namespace freescale

@@ -48,6 +48,11 @@ class NetworkPeers {
   Result<ConnectedPeer> connect(const Endpoint& peer, const NetworkAddress& address,
                                 Deadline deadline, const std::function<Status()>& hope);
 
+  // For who waits for that process to connect: a link that serves for nothing but to fail once the
+  // process is gone. Null where there is none. Open to the end, as UCX may have made one connection
+  // of it and of the peer's way to here.
+  std::shared_ptr<const Link> watch(const NetworkAddress& address);
+
  private:
   struct Greeting;
   struct Meeting {
@@ -55,7 +60,6 @@ class NetworkPeers {
     EngineId engine{};
     Secret welcome{};       // the connector's: what the answer has to have
     bool answered = false;  // likewise: it has come
-    Deadline deadline = Deadline::never();
   };
 
   NetworkPeers(const Endpoint& self, std::function<void(ConnectedPeer)> on_peer)
@@ -64,7 +68,6 @@ class NetworkPeers {
   void on_hello(const Greeting& greeting, std::string address);
   void on_welcome(const Greeting& greeting);
   void on_ready(const Greeting& greeting);
-  void drop_late_meetings();
   Status greet(ucx::UcxLink& link, uint32_t kind, const Secret& secret, uint64_t to_key);
   ConnectedPeer make_peer(const Meeting& meeting) const;
   Status await_welcome(const std::shared_ptr<ucx::UcxLink>& link, Deadline deadline,
@@ -74,7 +77,9 @@ class NetworkPeers {
   const std::function<void(ConnectedPeer)> on_peer_;
   std::mutex mutex_;  // guards the next two
   std::condition_variable changed_;
-  std::map<uint64_t, Meeting> meetings_;   // by the key of this side's end
+  // By the key of this side's end. None is dropped for being slow: a connector that has got its
+  // Welcome counts on the link.
+  std::map<uint64_t, Meeting> meetings_;
   std::unique_ptr<ucx::Network> network_;  // last: its thread uses the rest
 };
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "cpp/base/random.h"
+#include "cpp/rendezvous/endpoint.h"
+#include "cpp/rendezvous/host_identity.h"
 #include "cpp/rendezvous/mesh.h"
 #include "cpp/rendezvous/network_peers.h"
 #include "tests/cpp/check.h"
@@ -133,6 +135,26 @@ TEST(network_notices_a_death) {
 }
 
 TEST(network_notices_silence) { expect_lost(SIGSTOP, milliseconds(100), "has been silent for "); }
+
+// Dies where it would have to connect to the other one, which has no socket of its to knock at.
+TEST(network_notices_a_death_before_the_connection) {
+  SharedStore store;
+  ChildProcess other([&] {
+    Endpoint self{.engine = {0, 1}, .host = host_identity("b"), .socket = "none"};
+    const auto ignore = [] {};
+    auto peers = NetworkPeers::create(self, {}, {ignore, ignore}, [](ConnectedPeer) {});
+    CHECK_OK(peers);
+    CHECK_OK(store.set("network/1", peers.value()->address().encode()));
+    CHECK_OK(store.set("endpoint/1", self.encode()));
+    CHECK_OK(store.get("network/0", soon()).status());
+    CHECK_EQ(raise(SIGKILL), 0);
+  });
+  const Result<Membership> joined =
+      mesh_on("a")->join(store, 0, 2, Deadline::after(std::chrono::minutes(10)));
+  CHECK_EQ(joined.status().code(), StatusCode::kPeerLost);
+  expect_text(joined.status().message(), {"rank 0 could not connect to rank 1", " on host "});
+  other.expect_killed_by(SIGKILL);
+}
 
 TEST(network_connects_hosts_and_memory_what_is_within_one) {
   Members members({"a", "b", "a"});

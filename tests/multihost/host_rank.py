@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from harness.footprint import Footprint, wait_for_return
-from namespaces import STEP_LIMIT, Door
+from harness.launch import LAUNCH_LIMIT
+from namespaces import Door
 
 PR_SET_PDEATHSIG = 1
 
@@ -98,9 +99,9 @@ def move_to_host(door: Door, pid_file: Path) -> None:
 
 
 def await_file(path: Path) -> None:
-    deadline = time.monotonic() + STEP_LIMIT
+    deadline = time.monotonic() + LAUNCH_LIMIT
     while not path.exists():
-        assert time.monotonic() < deadline, f"no {path.name} after {STEP_LIMIT:.0f} s"
+        assert time.monotonic() < deadline, f"no {path.name} after {LAUNCH_LIMIT:.0f} s"
         time.sleep(0.005)
 
 
@@ -108,6 +109,12 @@ def say(word: str) -> None:
     """Tells the test, and all ranks; in body code. Not by the network, which may be broken."""
     assert _words is not None, "called outside of a rank"
     (_words / f"word-{word}").touch()
+
+
+def was_said(word: str) -> bool:
+    """Whether the test, or any rank, has said it."""
+    assert _words is not None, "called outside of a rank"
+    return (_words / f"word-{word}").exists()
 
 
 def await_word(word: str) -> None:

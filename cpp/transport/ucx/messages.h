@@ -12,8 +12,8 @@ enum class MessageKind : uint8_t {
   kChunk,
   kCredit,  // `offset`: how many bytes of chunks of the level the receiver has taken in all
   kHeartbeat,
-  kGoodbye,   // the sender closes its end, once this is answered
-  kFarewell,  // the answer: all that was sent before has arrived
+  kGoodbye,   // the sender closes its end; `offset`: how many records and chunks it has sent in all
+  kFarewell,  // the answer, once all of them are there
   kGivenUp,   // it trusts the link no longer; the body says why
 };
 

@@ -10,9 +10,8 @@
 namespace freescale::ucx {
 namespace {
 
-// How long who leaves waits for peers to have all that was sent to them; longer than a busy machine
-// keeps a thread from running.
-constexpr std::chrono::seconds kGoodbyeLimit{2};
+// For what is still on its way at the end, to peers that may be gone.
+constexpr std::chrono::seconds kGoodbyeLimit{5};
 // Handshakes of strangers that wait to be looked at; more are dropped.
 constexpr size_t kMostHandshakes = 4096;
 
@@ -25,6 +24,8 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options, Wakers 
   Worker::Options worker_options;
   worker_options.libraries = network->options_.libraries;
   worker_options.interfaces = network->options_.interfaces;
+  worker_options.patience =
+      std::chrono::ceil<std::chrono::milliseconds>(kSilentHeartbeats * network->options_.heartbeat);
   worker_options.service = [self = network.get()] { self->service(); };
   worker_options.service_interval = network->options_.heartbeat / 4;
   Result<std::shared_ptr<Worker>> worker = Worker::create(std::move(worker_options), *network);
@@ -38,11 +39,12 @@ Network::~Network() {
   worker_->stop();
   const std::vector<std::shared_ptr<UcxLink>> open = links();
   for (const std::shared_ptr<UcxLink>& link : open) link->say_goodbye();
-  const auto none_needed = [&] {
-    return std::none_of(open.begin(), open.end(),
-                        [](const std::shared_ptr<UcxLink>& link) { return link->needed(); });
+  const auto all_there = [&] {
+    return std::none_of(open.begin(), open.end(), [](const std::shared_ptr<UcxLink>& link) {
+      return link->awaits_farewell();
+    });
   };
-  worker_->progress_until(none_needed, Deadline::after(kGoodbyeLimit));
+  worker_->progress_until(all_there, Deadline::after(kGoodbyeLimit));
   for (const std::shared_ptr<UcxLink>& link : open) link->close();
 }
 

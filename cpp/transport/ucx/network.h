@@ -31,7 +31,7 @@ class Network : private MessageSink {
 
   static Result<std::unique_ptr<Network>> create(NetworkOptions options, Wakers wakers,
                                                  HandshakeHandler on_handshake);
-  // Hangs up on all peers; waits a little for what is still to be sent.
+  // Hangs up on all peers, once they have what was sent to them; waits 5 s at most.
   ~Network() override;
 
   // Nothing is received before.

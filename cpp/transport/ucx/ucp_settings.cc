@@ -1,7 +1,12 @@
 #include "cpp/transport/ucx/ucp_settings.h"
 
+#include <net/if.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace freescale::ucx {
 namespace {
@@ -16,10 +21,8 @@ constexpr Setting kSettings[] = {
     // With rendezvous and error handling together TCP falls back to emulation in pieces of 8 KiB,
     // four times slower (openucx/ucx#11929).
     {"RNDV_THRESH", "inf"},
-    // A link that is cut tells nobody: without these an error takes more than 44 s, with them 3 to
-    // 4 s; one that is cut for a second goes on.
+    // A link that is cut tells nobody; these have TCP look whether it is there.
     {"TCP_CONN_NB", "y"},
-    {"TCP_USER_TIMEOUT", "3s"},
     {"TCP_KEEPIDLE", "1s"},
     {"TCP_KEEPINTVL", "1s"},
     {"TCP_KEEPCNT", "3"},
@@ -32,9 +35,44 @@ bool in_environment(const char* name) {
   return std::getenv(("UCX_" + std::string(name)).c_str()) != nullptr;
 }
 
+// As UCX_NET_DEVICES may have it: of an interface, a device with or without its port, or a pattern.
+bool may_exist(const std::string& name) {
+  if (name == "all" || name.find_first_of("^*[") != std::string::npos) return true;
+  if (if_nametoindex(name.c_str()) != 0) return true;
+  std::error_code ignored;
+  const std::string device = name.substr(0, name.find(':'));
+  return std::filesystem::exists("/sys/class/infiniband/" + device, ignored);
+}
+
+std::string existing_interfaces() {
+  std::string text;
+  struct if_nameindex* const all = if_nameindex();
+  for (const struct if_nameindex* one = all; one != nullptr && one->if_index != 0; ++one) {
+    text += (text.empty() ? "" : ", ") + std::string(one->if_name);
+  }
+  if (all != nullptr) if_freenameindex(all);
+  return text;
+}
+
+// UCX warns of names that it does not know, and then reaches nobody. Some may be those of other
+// hosts, so that one setting fits all.
+Status check_interfaces(const std::string& interfaces) {
+  for (size_t begin = 0; begin <= interfaces.size();) {
+    const size_t end = std::min(interfaces.find(',', begin), interfaces.size());
+    if (may_exist(interfaces.substr(begin, end - begin))) return {};
+    begin = end + 1;
+  }
+  return Status::invalid_argument("none of the interfaces that FREESCALE_IFNAME names is there: '" +
+                                  interfaces + "'; there are " + existing_interfaces());
+}
+
 }  // namespace
 
-Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& interfaces) {
+Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& interfaces,
+                                    std::chrono::milliseconds patience) {
+  if (!interfaces.empty()) {
+    if (Status status = check_interfaces(interfaces); !status.ok()) return status;
+  }
   ucp_config_t* config = nullptr;
   if (const ucs_status_t read = ucp.ucp_config_read(nullptr, nullptr, &config); read != UCS_OK) {
     return ucp.error("reading UCX's settings", read);
@@ -42,6 +80,12 @@ Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& in
   for (const Setting& setting : kSettings) {
     // An older UCX may not know a setting, and then does not need it.
     if (!in_environment(setting.name)) ucp.ucp_config_modify(config, setting.name, setting.value);
+  }
+  // Without it an error takes more than 44 s. TCP also counts the time for which a process that is
+  // stopped takes nothing, and it sends again after pauses that double, so that a cut of one second
+  // may keep it silent for three.
+  if (constexpr char kName[] = "TCP_USER_TIMEOUT"; !in_environment(kName)) {
+    ucp.ucp_config_modify(config, kName, (std::to_string(patience.count()) + "ms").c_str());
   }
   if (!interfaces.empty()) {
     const ucs_status_t set = ucp.ucp_config_modify(config, "NET_DEVICES", interfaces.c_str());

@@ -59,16 +59,20 @@ Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body)
 }
 
 Status UcxLink::send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key) {
-  // What is said about the end goes when the link has failed, or is to be closed.
-  const bool last = kind == MessageKind::kGivenUp || kind == MessageKind::kFarewell;
-  const bool refused = cut_ || (!last && (silent_ || failed()));
+  // What was wrong is told after the link has failed.
+  const bool refused = silent_ || (failed() && kind != MessageKind::kGivenUp);
   if (refused || endpoint_ == nullptr) return Status::peer_lost("the link is closed");
   const Segment piece = segment_of(body);
   return send({.key = to_key, .kind = kind}, {&piece, 1});
 }
 
 void UcxLink::say_goodbye() {
-  said_goodbye_ = peer_key_ != 0 && send_control(MessageKind::kGoodbye, {}, peer_key_).ok();
+  if (!silent_ && !failed() && endpoint_ != nullptr && peer_key_ != 0) {
+    const MessageHeader header{
+        .key = peer_key_, .kind = MessageKind::kGoodbye, .offset = sent_.load()};
+    awaits_farewell_ = true;
+    if (!send(header, {}).ok()) awaits_farewell_ = false;
+  }
   silent_ = true;
 }
 
@@ -79,7 +83,7 @@ void UcxLink::tell_given_up(const std::string& why) {
 void UcxLink::keep_alive(Nanoseconds now, Nanoseconds interval) {
   if (failed() || silent_ || peer_key_ == 0) return;
   const Nanoseconds quiet = now - heard_at_.load(std::memory_order_relaxed);
-  if (quiet > 3 * interval) {
+  if (quiet > kSilentHeartbeats * interval) {
     return lose(" has been silent for " + std::to_string(quiet / 1'000'000) + " ms");
   }
   if (now - sent_at_.load(std::memory_order_relaxed) >= interval) {
@@ -97,7 +101,10 @@ bool UcxLink::try_send(std::span<const std::byte> head, std::span<const Segment>
   pieces.insert(pieces.end(), body.begin(), body.end());
   const MessageHeader header{
       .key = peer_key_, .kind = MessageKind::kRecord, .number = records_sent_};
-  if (send(header, pieces).ok()) ++records_sent_;
+  if (send(header, pieces).ok()) {
+    ++records_sent_;
+    ++sent_;
+  }
   return true;
 }
 
@@ -145,6 +152,7 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .offset = tag.offset};
   if (!send(header, pieces).ok()) return false;
   ++chunks_sent_[level];
+  ++sent_;
   windows_[level].note_put(bytes, now_ns());
   return true;
 }
@@ -174,19 +182,22 @@ void UcxLink::on_message(const MessageHeader& header, HeldData data) {
   heard_at_.store(now_ns(), std::memory_order_relaxed);
   switch (header.kind) {
     case MessageKind::kRecord: {
-      const std::lock_guard lock(inbox_mutex_);
-      records_.add(header.number, std::move(data));
-      break;
+      {
+        const std::lock_guard lock(inbox_mutex_);
+        records_.add(header.number, std::move(data));
+      }
+      wakers_.arrived();
+      return note_received();
     }
     case MessageKind::kChunk:
-      return on_chunk(header, std::move(data));
+      on_chunk(header, std::move(data));
+      return note_received();
     case MessageKind::kCredit:
       return on_credit(header);
     case MessageKind::kGoodbye:
-      static_cast<void>(send_control(MessageKind::kFarewell, {}, peer_key_));
-      return lose(" closed its end");
+      return on_goodbye(header.offset);
     case MessageKind::kFarewell:
-      bidden_farewell_ = true;
+      awaits_farewell_ = false;
       return;
     case MessageKind::kGivenUp: {
       const std::span<const std::byte> why = data.bytes();
@@ -197,7 +208,21 @@ void UcxLink::on_message(const MessageHeader& header, HeldData data) {
     case MessageKind::kHeartbeat:
       return;
   }
-  wakers_.arrived();
+}
+
+void UcxLink::note_received() {
+  ++received_;
+  if (received_ == ends_at_) on_goodbye(ends_at_);
+}
+
+// Counts once all that was sent before is there, which may come later.
+void UcxLink::on_goodbye(uint64_t sent) {
+  ends_at_ = sent;
+  if (received_ != sent) return;
+  if (endpoint_ != nullptr) {
+    static_cast<void>(send({.key = peer_key_, .kind = MessageKind::kFarewell}, {}));
+  }
+  lose(" closed its end");
 }
 
 void UcxLink::on_chunk(const MessageHeader& header, HeldData data) {
@@ -231,10 +256,7 @@ void UcxLink::on_sent(size_t bytes) {
   if (wants_room_.exchange(false)) wakers_.all();
 }
 
-void UcxLink::on_error(const std::string& why) {
-  cut_ = true;
-  lose(" " + why);
-}
+void UcxLink::on_error(const std::string& why) { lose(" " + why); }
 
 void UcxLink::lose(const std::string& why) {
   fail(Status::peer_lost(peer_name() + why));

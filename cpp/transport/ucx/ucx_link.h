@@ -17,6 +17,9 @@
 
 namespace freescale::ucx {
 
+// A peer that was not heard for so many heartbeats is lost.
+constexpr int kSilentHeartbeats = 3;
+
 // How a link tells its owner's threads.
 struct Wakers {
   std::function<void()> arrived;  // who waits for messages
@@ -46,14 +49,15 @@ class UcxLink final : public Link, private EndpointEvents {
   Status send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key);
   // With the worker's lock held.
   void on_message(const MessageHeader& header, HeldData data);
-  // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for three.
+  // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for
+  // kSilentHeartbeats of them.
   void keep_alive(Nanoseconds now, Nanoseconds interval);
   void tell_given_up(const std::string& why);
-  // Says goodbye; nothing is sent any more. The link may be closed once nothing more needs this
-  // end: a connection over TCP that is closed while something is unread is reset, and then the peer
-  // loses what it has not read yet.
+  // Says goodbye; nothing is sent any more.
   void say_goodbye();
-  bool needed() const { return said_goodbye_ && !bidden_farewell_ && !cut_; }
+  // Whether the peer, which lives, may still lack something that was sent. TCP throws away what it
+  // has not delivered when something comes for a socket that is closed.
+  bool awaits_farewell() const { return awaits_farewell_.load() && !failed(); }
   // Afterwards UCX knows nothing of this object any more. Not while anything is being sent.
   void close();
 
@@ -95,6 +99,8 @@ class UcxLink final : public Link, private EndpointEvents {
   void on_chunk(const MessageHeader& header, HeldData data);
   void on_credit(const MessageHeader& header);
   void take_credits();
+  void note_received();
+  void on_goodbye(uint64_t sent);
   void lose(const std::string& why);
   void distrust(const std::string& why);
 
@@ -104,13 +110,16 @@ class UcxLink final : public Link, private EndpointEvents {
   ucp_ep_h endpoint_ = nullptr;
   std::atomic<uint64_t> peer_key_{0};
   std::atomic<bool> silent_{false};  // nothing may be sent
-  std::atomic<bool> said_goodbye_{false};
-  std::atomic<bool> bidden_farewell_{false};  // by the peer
-  std::atomic<bool> cut_{false};              // UCX has lost the peer
   std::atomic<Nanoseconds> sent_at_{0};
   std::atomic<Nanoseconds> heard_at_{0};
   std::atomic<size_t> unsent_{0};
   std::atomic<bool> wants_room_{false};
+  std::atomic<bool> awaits_farewell_{false};
+  std::atomic<uint64_t> sent_{0};  // records and chunks
+
+  // Under the worker's lock.
+  uint64_t received_ = 0;          // records and chunks
+  uint64_t ends_at_ = UINT64_MAX;  // the peer's sent_, when it has said goodbye
 
   // Of the holder of the progress lock.
   uint32_t records_sent_ = 0;

@@ -48,7 +48,7 @@ Result<std::shared_ptr<Worker>> Worker::create(Options options, MessageSink& sin
 }
 
 Status Worker::open() {
-  Result<ucp_config_t*> config = read_settings(ucp_, options_.interfaces);
+  Result<ucp_config_t*> config = read_settings(ucp_, options_.interfaces, options_.patience);
   if (!config.ok()) return config.status();
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES;

@@ -71,9 +71,10 @@ class EndpointEvents {
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
   struct Options {
-    std::vector<std::string> libraries;  // see UcpLibrary
-    std::string interfaces;              // see read_settings()
-    std::function<void()> service;       // called by the thread every `service_interval` or sooner
+    std::vector<std::string> libraries;         // see UcpLibrary
+    std::string interfaces;                     // see read_settings()
+    std::chrono::milliseconds patience{15000};  // likewise
+    std::function<void()> service;  // called by the thread every `service_interval` or sooner
     std::chrono::nanoseconds service_interval = std::chrono::seconds(1);
   };
   static Result<std::shared_ptr<Worker>> create(Options options, MessageSink& sink);

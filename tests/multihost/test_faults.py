@@ -173,7 +173,7 @@ def check_stop(rank: int, size: int) -> None:
     else:
         # Rank 0 has given up, and this rank learns of it though rank 0 still is there.
         await_word("lost")
-        expect_loss(lambda: exchange(SMALL, "resumed"), 0, "host0")
+        expect_loss(lambda: exchange(LARGE, "stopped"), 0, "host0")
         say("done1")
 
 

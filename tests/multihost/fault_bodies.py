@@ -62,7 +62,7 @@ def error_of(call: Callable[[], object]) -> str:
     begin = time.monotonic()
     try:
         call()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         assert time.monotonic() - begin < WAKE_LIMIT, f"late: {error}"
         return str(error)
     raise AssertionError("no error")

@@ -1,9 +1,12 @@
 #include "cpp/rendezvous/host_identity.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <cerrno>
+
+#include "cpp/base/unique_fd.h"
 
 namespace freescale {
 namespace {
@@ -17,12 +20,20 @@ uint64_t hash(const std::string& text) {
 
 }  // namespace
 
-uint64_t host_identity(const std::string& name) {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+Result<uint64_t> host_identity(const std::string& name) {
+  constexpr char kBootId[] = "/proc/sys/kernel/random/boot_id";
+  char boot[64] = {};
+  // Where there is no such file, there is none for the other ranks of this host either.
+  const UniqueFd file(open(kBootId, O_RDONLY | O_CLOEXEC));
+  if (!file.valid() && errno != ENOENT && errno != EACCES) {
+    return Status::from_errno(std::string("reading ") + kBootId, errno);
+  }
+  if (file.valid() && read(file.get(), boot, sizeof(boot) - 1) < 0) {
+    return Status::from_errno(std::string("reading ") + kBootId, errno);
+  }
   struct stat network{};
   if (stat("/proc/self/ns/net", &network) != 0) network.st_ino = 0;
-  return hash(boot + "/" + std::to_string(network.st_ino) + "/" + name);
+  return hash(std::string(boot) + "/" + std::to_string(network.st_ino) + "/" + name);
 }
 
 std::string host_name() {

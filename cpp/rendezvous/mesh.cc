@@ -204,7 +204,9 @@ Status MeshCore::start() {
   for (auto* id : {&endpoint.engine, &endpoint.knock, &endpoint.welcome}) {
     *id = {random_u64(), random_u64()};
   }
-  endpoint.host = host_identity(options_.host);
+  Result<uint64_t> host = host_identity(options_.host);
+  if (!host.ok()) return host.status();
+  endpoint.host = host.value();
   self_.doorbell = &doorbell_memory_;
   Result<UniqueFd> listener = listen_unix(&endpoint.socket);
   if (!listener.ok()) return listener.status();

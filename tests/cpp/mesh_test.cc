@@ -38,7 +38,7 @@ Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
 // Of a process of this host.
 Endpoint endpoint_here() {
   Endpoint endpoint;
-  endpoint.host = host_identity("");
+  endpoint.host = host_identity("").value();
   return endpoint;
 }
 

@@ -140,7 +140,7 @@ TEST(network_notices_silence) { expect_lost(SIGSTOP, milliseconds(100), "has bee
 TEST(network_notices_a_death_before_the_connection) {
   SharedStore store;
   ChildProcess other([&] {
-    Endpoint self{.engine = {0, 1}, .host = host_identity("b"), .socket = "none"};
+    Endpoint self{.engine = {0, 1}, .host = host_identity("b").value(), .socket = "none"};
     const auto ignore = [] {};
     auto peers = NetworkPeers::create(self, {}, {ignore, ignore}, [](ConnectedPeer) {});
     CHECK_OK(peers);

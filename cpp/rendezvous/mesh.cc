@@ -297,8 +297,9 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
       return about_peer(rank, peer, why_unreachable(store, peer, connected.status()));
     }
     membership.links.push_back(connected.value()->link);
-    const ConnectedPeer& found = *connected.value();
-    membership.reports.push_back({peer, found.socket != nullptr ? "shm" : "ucx", found.probe});
+    // Not by its socket, which the mesh's thread lets go of when the peer is lost.
+    const bool near = same_host(endpoints.value()[peer]);
+    membership.reports.push_back({peer, near ? "shm" : "ucx", connected.value()->probe});
   }
   return membership;
 }

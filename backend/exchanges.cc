@@ -139,13 +139,16 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
 c10::intrusive_ptr<c10d::Work> Backend::gather_all(const Call& call, const Pieces& input,
                                                    std::vector<Pieces> output, const Layout& layout,
                                                    Operands operands, Staging staging) {
-  Plan flat = plan_all_gather(rank_, input, output);
-  check_memory(call.site, flat);
-  if (!hosts_.spans_hosts_with_several() || !operands.inputs[0].device().is_cpu()) {
-    return exchange(call, std::move(flat), layout, std::move(operands), std::move(staging));
+  const bool by_host = hosts_.spans_hosts_with_several() && operands.inputs[0].device().is_cpu();
+  std::vector<Plan> stages;
+  if (by_host) stages = plan_all_gather_by_host(rank_, hosts_, input, output);
+  Plan plan = plan_all_gather(rank_, input, std::move(output));
+  check_memory(call.site, plan);
+  if (!by_host) {
+    return exchange(call, std::move(plan), layout, std::move(operands), std::move(staging));
   }
-  auto steps =
-      std::make_unique<PlannedStages>(plan_all_gather_by_host(rank_, hosts_, input, output));
+  check_memory(call.site, stages[0]);  // for what would be copied onto itself
+  auto steps = std::make_unique<PlannedStages>(std::move(stages));
   return exchange_by(call, std::move(steps), layout, std::move(operands), std::move(staging));
 }
 

@@ -29,11 +29,12 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 
+from bench.arguments import names_among
 from bench.cells import OPS, Cell, Workload
 from bench.contestants import Contestant
 from bench.interleave import choose_rounds, interleave
@@ -55,27 +56,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ops", type=_names(OPS), default=list(OPS))
+    parser.add_argument("--ops", type=names_among(OPS), default=list(OPS))
     parser.add_argument("--sizes", type=_sizes, default=_SIZES, help=f"default {_SIZES}")
     parser.add_argument("--ranks", type=_world_sizes, default="2", help="one run for each")
-    parser.add_argument("--backends", type=_names(CONTESTANTS), help="default: all there are")
+    parser.add_argument("--backends", type=names_among(CONTESTANTS), help="default: all there are")
     parser.add_argument("--min-time", type=float, default=1.0, help="seconds for each cell")
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--csv", type=Path, help="file for the results")
     # The launching process passes this to its ranks to get their results for its own report.
     parser.add_argument("--hand-over", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
-
-
-def _names(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    def chosen(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in choices]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(choices)}")
-        return names
-
-    return chosen
 
 
 def _sizes(text: str) -> list[int]:

@@ -42,6 +42,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench.arguments import names_among
 from bench.emulated_hosts import Network, Ranks, missing
 from bench.plain_tcp import PlainTcp
 from bench.results import CANDIDATE
@@ -361,20 +362,12 @@ _SECTIONS: dict[str, tuple[str, Callable[[Lab], str]]] = {
 }
 
 
-def _sections(text: str) -> list[str]:
-    names = text.split(",")
-    unknown = [name for name in names if name not in _SECTIONS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(_SECTIONS)}")
-    return names
-
-
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sections", type=_sections, default=list(_SECTIONS))
+    parser.add_argument("--sections", type=names_among(_SECTIONS), default=list(_SECTIONS))
     parser.add_argument("--rounds", type=int, default=15, help="of each cell")
     parser.add_argument("--rate", type=int, default=_RATE, help="bits per second of a link")
     parser.add_argument("--urgent", type=parse_size, default="4MiB", help="bytes")

@@ -29,12 +29,6 @@ std::unique_ptr<Mesh> new_mesh() {
   return std::move(mesh.value());
 }
 
-Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
-  Result<Membership> joined = mesh.join(store, rank, size, soon());
-  CHECK_OK(joined);
-  return std::move(joined.value());
-}
-
 // Of a process of this host.
 Endpoint endpoint_here() {
   Endpoint endpoint;

@@ -33,12 +33,6 @@ std::unique_ptr<Mesh> mesh_on(const std::string& host,
   return std::move(mesh.value());
 }
 
-Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
-  Result<Membership> joined = mesh.join(store, rank, size, soon());
-  CHECK_OK(joined);
-  return std::move(joined.value());
-}
-
 // One mesh for each name of a host, joined.
 struct Members {
   explicit Members(const std::vector<std::string>& hosts) : joined(hosts.size()) {

@@ -46,6 +46,13 @@ class PrefixedStore : public KeyValueStore {
 
 }  // namespace
 
+Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
+  Result<Membership> joined =
+      mesh.join(store, rank, size, Deadline::after(std::chrono::seconds(10)));
+  CHECK_OK(joined);
+  return std::move(joined.value());
+}
+
 Rank::Rank(KeyValueStore& store, int rank, int size, EngineOptions options, LinkWrapper wrap)
     : store_(store), rank_(rank), size_(size) {
   MeshOptions mesh_options{.wrap = std::move(wrap), .host = {}, .network = {}};
@@ -65,11 +72,8 @@ Rank::~Rank() { engine_->close_group(*group_, "destroyed"); }
 
 std::shared_ptr<Group> Rank::new_group(const std::string& name) {
   PrefixedStore keys(store_, name + "/");
-  Result<Membership> members =
-      mesh_->join(keys, rank_, size_, Deadline::after(std::chrono::seconds(10)));
-  CHECK_OK(members.status());
-  auto group = std::make_shared<Group>(members.value().group_id, name, rank_,
-                                       std::move(members.value().links));
+  Membership members = join(*mesh_, keys, rank_, size_);
+  auto group = std::make_shared<Group>(members.group_id, name, rank_, std::move(members.links));
   engine_->add_group(group);
   return group;
 }

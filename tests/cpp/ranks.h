@@ -27,6 +27,9 @@ class MemoryStore : public KeyValueStore {
   std::map<std::string, std::string> values_;
 };
 
+// Meets the other members; they have ten seconds.
+Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size);
+
 // One rank: its own mesh, engine and world group.
 class Rank {
  public:

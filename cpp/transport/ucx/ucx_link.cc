@@ -49,8 +49,7 @@ std::string UcxLink::peer_name() const {
 }
 
 Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body) {
-  size_t bytes = 0;
-  for (const Segment& piece : body) bytes += piece.bytes;
+  const size_t bytes = total_bytes(body);
   unsent_.fetch_add(bytes);
   sent_at_.store(now_ns(), std::memory_order_relaxed);
   Status status = worker_->send(endpoint_, bytes_of(header), body, *this);
@@ -141,8 +140,7 @@ bool UcxLink::can_put(int level, size_t bytes) {
 }
 
 bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) {
-  size_t bytes = 0;
-  for (const Segment& piece : pieces) bytes += piece.bytes;
+  const size_t bytes = total_bytes(pieces);
   if (failed() || silent_ || !can_put(level, bytes)) return false;
   const MessageHeader header{.key = peer_key_,
                              .kind = MessageKind::kChunk,

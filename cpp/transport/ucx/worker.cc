@@ -175,8 +175,7 @@ Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,
   sending->worker = this;
   sending->events = &events;
   sending->header.assign(header.begin(), header.end());
-  size_t bytes = 0;
-  for (const Segment& piece : body) bytes += piece.bytes;
+  const size_t bytes = total_bytes(body);
   sending->body.resize(bytes);
   std::byte* to = sending->body.data();
   for (const Segment& piece : body) {

@@ -157,6 +157,12 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> exchange_by(const Call& call, std::unique_ptr<ExchangeSteps> steps,
                                              const Layout& layout, Operands operands,
                                              Staging staging);
+  // Whether several exchanges, in which hosts gather or spread, may be better than one.
+  bool may_go_by_host(const Operands& operands) const;
+  // Equal parts of both go to and come from each rank; small ones by way of each host.
+  c10::intrusive_ptr<c10d::Work> exchange_equal_parts(const Call& call, const Segment& input,
+                                                      const Segment& output, Operands operands,
+                                                      Staging staging);
   // `output[r]` comes from rank r; over the network once for each host.
   c10::intrusive_ptr<c10d::Work> gather_all(const Call& call, const Pieces& input,
                                             std::vector<Pieces> output, const Layout& layout,

@@ -62,6 +62,10 @@ struct Variable {
 
 // Every variable there is, in the order in which messages list them.
 constexpr Variable kVariables[] = {
+    {"FREESCALE_AGGREGATE_BYTES",
+     [](std::string_view name, std::string_view text, Environment& environment) {
+       environment.aggregate_bytes = static_cast<size_t>(parse_number<int64_t>(name, text, 0));
+     }},
     {"FREESCALE_AGING_MS",
      [](std::string_view name, std::string_view text, Environment& environment) {
        environment.aging = std::chrono::milliseconds(parse_number<int32_t>(name, text, 1));

@@ -17,6 +17,10 @@ struct Environment {
   std::optional<std::chrono::microseconds> spin;
   // FREESCALE_AGING_MS: aging of groups whose options give none.
   std::optional<std::chrono::milliseconds> aging;
+  // FREESCALE_AGGREGATE_BYTES: between hosts of several ranks, equal parts of up to so many bytes
+  // are gathered by each host before they go to another one; the same on all ranks. None by
+  // default: docs/multihost.md has what was measured.
+  size_t aggregate_bytes = 0;
   // FREESCALE_FIRST_SEQUENCE: number before the first collective of a group, the same on all ranks.
   // For tests beyond 32 bits.
   int64_t first_sequence = 0;

@@ -111,12 +111,37 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Te
         const auto sent = check_splits(call.site, "input", input, input_splits, size_);
         const auto received = check_splits(call.site, "output", output, output_splits, size_);
         Staging staging;
-        Plan plan = plan_all_to_all(rank_, split_buffer(staging.input(input).data, sent),
-                                    split_buffer(staging.output(output).data, received));
+        const Segment from = staging.input(input);
+        const Segment to = staging.output(output);
+        Operands operands{{input}, {output}, input_splits, output_splits};
+        if (input_splits.empty() && output_splits.empty()) {
+          return exchange_equal_parts(call, from, to, std::move(operands), std::move(staging));
+        }
+        Plan plan =
+            plan_all_to_all(rank_, split_buffer(from.data, sent), split_buffer(to.data, received));
         check_memory(call.site, plan);
-        return exchange(call, std::move(plan), {}, {{input}, {output}, input_splits, output_splits},
-                        std::move(staging));
+        return exchange(call, std::move(plan), {}, std::move(operands), std::move(staging));
       });
+}
+
+// Only parts that are equal: how long the others' are a rank on whose way they lie does not know.
+c10::intrusive_ptr<c10d::Work> Backend::exchange_equal_parts(const Call& call, const Segment& input,
+                                                             const Segment& output,
+                                                             Operands operands, Staging staging) {
+  const size_t bytes = input.bytes / size_;
+  std::vector<Pieces> from = equal_pieces(input, size_);
+  std::vector<Pieces> to = equal_pieces(output, size_);
+  Plan plan = plan_all_to_all(rank_, from, to);
+  check_memory(call.site, plan);
+  if (!may_go_by_host(operands) || bytes == 0 || bytes > environment_.aggregate_bytes) {
+    return exchange(call, std::move(plan), {}, std::move(operands), std::move(staging));
+  }
+  std::byte* const passing = staging.scratch(pass_through_bytes(rank_, hosts_, bytes));
+  std::vector<Plan> stages = plan_all_to_all_by_host(rank_, hosts_, from, to, bytes, passing);
+  check_memory(call.site, stages[0]);  // for what would be copied onto itself
+  auto steps = std::make_unique<PlannedStages>(std::move(stages));
+  return exchange_by(call, std::move(steps), Layout{.by_host = true}, std::move(operands),
+                     std::move(staging));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs,
@@ -136,10 +161,14 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& output
       });
 }
 
+bool Backend::may_go_by_host(const Operands& operands) const {
+  return hosts_.spans_hosts_with_several() && operands.inputs[0].device().is_cpu();
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::gather_all(const Call& call, const Pieces& input,
                                                    std::vector<Pieces> output, const Layout& layout,
                                                    Operands operands, Staging staging) {
-  const bool by_host = hosts_.spans_hosts_with_several() && operands.inputs[0].device().is_cpu();
+  const bool by_host = may_go_by_host(operands);
   std::vector<Plan> stages;
   if (by_host) stages = plan_all_gather_by_host(rank_, hosts_, input, output);
   Plan plan = plan_all_gather(rank_, input, std::move(output));

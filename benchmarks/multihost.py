@@ -85,8 +85,9 @@ class Way:
 _FREESCALE = Way(CANDIDATE, CANDIDATE, {})
 _GLOO = Way("gloo", "gloo", {})
 _TCP = Way(PlainTcp.name, PlainTcp.name, {})
-# Of small pieces. Another way of freescale to send them joins here.
-_WAYS_OF_PIECES = (_FREESCALE, _GLOO)
+# Of small pieces.
+_GATHERED_BY_HOST = Way("gathered by host", CANDIDATE, {"FREESCALE_AGGREGATE_BYTES": str(8 * _KIB)})
+_WAYS_OF_PIECES = (_FREESCALE, _GATHERED_BY_HOST, _GLOO)
 _WAYS_OF_RAILS = (
     Way("two rails", CANDIDATE, {"FREESCALE_IFNAME": "eth0,eth1"}),
     Way("one rail", CANDIDATE, {"FREESCALE_IFNAME": "eth0"}),
@@ -227,7 +228,7 @@ def pieces(lab: Lab) -> str:
     names = [way.name for way in _WAYS_OF_PIECES]
     others = [name for name in names if name != CANDIDATE]
     header = ["link", "piece", *(f"{name} µs" for name in names)]
-    header += [f"freescale / {name}" for name in others]
+    header += [f"freescale / {name}" for name in others] + ["target"]
     rows = []
     for limited in (False, True):
         with lab.teams(_WAYS_OF_PIECES, _MANY_PER_HOST, limited=limited) as teams:
@@ -236,7 +237,9 @@ def pieces(lab: Lab) -> str:
                 samples = timed(teams, "all_to_all_single", size, lab.options.rounds)
                 times = [samples.time_text(name) for name in names]
                 ratios = [samples.ratio_text(CANDIDATE, name) for name in others]
-                rows.append([lab.link(limited), size_text(piece), *times, *ratios])
+                gain = samples.ratio(CANDIDATE, _GATHERED_BY_HOST.name)
+                target = verdict("gathered over direct", gain)
+                rows.append([lab.link(limited), size_text(piece), *times, *ratios, target])
     return markdown(header, rows)
 
 

@@ -140,6 +140,7 @@ BETWEEN_HOSTS = {
     "exchange over TCP": Bound(1.0, False, "TCP"),
     "exchange over gloo": Bound(2.0, False, "gloo"),
     "latency over gloo": Bound(0.5, True, "gloo"),
+    "gathered over direct": Bound(2.0, False, "direct"),
     "bytes of a gather": Bound(1.03, True, "least"),
     "urgent slowdown": Bound(1.3, True, "idle"),
     "bulk loss": Bound(0.03, True, "loss"),

@@ -42,14 +42,79 @@ Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> ou
   return plan;
 }
 
+size_t pass_through_bytes(int self, const HostMap& hosts, size_t bytes) {
+  const size_t mates = hosts.ranks_on(hosts.host_of(self)).size() - 1;
+  return hosts.served_by(self).size() * mates * bytes;
+}
+
+namespace {
+
+void append(Pieces& to, const Pieces& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// The exchange in which each rank gets what its host has for the ranks that it serves.
+Plan plan_collect(int self, const HostMap& hosts, const std::vector<Pieces>& input,
+                  const std::vector<Pieces>& output, size_t bytes, std::byte* passing) {
+  Plan plan;
+  plan.sends.push_back({self, input[self]});
+  plan.receives.push_back({self, output[self]});
+  const size_t served = hosts.served_by(self).size();
+  for (const int mate : hosts.ranks_on(hosts.host_of(self))) {
+    if (mate == self) continue;
+    Pieces for_mate = input[mate];
+    for (const int rank : hosts.served_by(mate)) append(for_mate, input[rank]);
+    plan.sends.push_back({mate, std::move(for_mate)});
+    Pieces from_mate = output[mate];
+    from_mate.push_back({passing, served * bytes});
+    passing += served * bytes;
+    plan.receives.push_back({mate, std::move(from_mate)});
+  }
+  return plan;
+}
+
+// The exchange between the hosts: for each rank that this one serves the pieces of the whole host.
+Plan plan_forward(int self, const HostMap& hosts, const std::vector<Pieces>& input,
+                  const std::vector<Pieces>& output, size_t bytes, std::byte* passing) {
+  const int host = hosts.host_of(self);
+  const std::vector<int>& served = hosts.served_by(self);
+  Plan plan;
+  for (size_t place = 0; place < served.size(); ++place) {
+    Pieces pieces;
+    std::byte* of_mate = passing + place * bytes;
+    for (const int mate : hosts.ranks_on(host)) {
+      if (mate == self) {
+        append(pieces, input[served[place]]);
+        continue;
+      }
+      pieces.push_back({of_mate, bytes});
+      of_mate += served.size() * bytes;
+    }
+    plan.sends.push_back({served[place], std::move(pieces)});
+  }
+  for (int other = 0; other < hosts.hosts(); ++other) {
+    if (other == host) continue;
+    Pieces pieces;
+    for (const int rank : hosts.ranks_on(other)) append(pieces, output[rank]);
+    plan.receives.push_back({hosts.entry(self, other), std::move(pieces)});
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Plan> plan_all_to_all_by_host(int self, const HostMap& hosts,
+                                          const std::vector<Pieces>& input,
+                                          const std::vector<Pieces>& output, size_t bytes,
+                                          std::byte* passing) {
+  return {plan_collect(self, hosts, input, output, bytes, passing),
+          plan_forward(self, hosts, input, output, bytes, passing)};
+}
+
 Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output) {
   std::vector<Pieces> same(output.size(), input);
   return plan_all_to_all(self, std::move(same), std::move(output));
 }
 
 namespace {
-
-void append(Pieces& to, const Pieces& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 // The exchange in which what has come from other hosts is spread within each.
 Plan plan_spread(int self, const HostMap& hosts, const std::vector<Pieces>& output) {

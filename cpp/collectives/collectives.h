@@ -20,6 +20,19 @@ using Pieces = std::vector<Segment>;
 // reduce-scatter's exchange and barrier.
 Plan plan_all_to_all(int self, std::vector<Pieces> input, std::vector<Pieces> output);
 
+// The same in two exchanges, for pieces that are all `bytes` long: what a host has for a rank of
+// another one is first gathered at the rank that is its lane (HostMap::entry) and goes on from
+// there as one message. So a pair of hosts exchanges one message for each rank instead of one for
+// each pair of ranks, which pays where pieces are small. The first exchange includes what stays
+// within the host. `passing` has room for pass_through_bytes().
+std::vector<Plan> plan_all_to_all_by_host(int self, const HostMap& hosts,
+                                          const std::vector<Pieces>& input,
+                                          const std::vector<Pieces>& output, size_t bytes,
+                                          std::byte* passing);
+
+// Of pieces of other ranks of the host that pass through this one.
+size_t pass_through_bytes(int self, const HostMap& hosts, size_t bytes);
+
 // `input` goes to every rank, `output[r]` comes from rank r.
 Plan plan_all_gather(int self, const Pieces& input, std::vector<Pieces> output);
 

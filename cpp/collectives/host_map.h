@@ -19,13 +19,16 @@ class HostMap {
   // The rank of `host` that gets what `rank` of another host sends there: the ranks of a host take
   // turns, so that all of them use the network.
   int entry(int rank, int host) const;
+  // The ranks of other hosts to which `rank` is the entry of its host; ascending.
+  const std::vector<int>& served_by(int rank) const { return served_[rank]; }
   // Whether there is anything to be had from knowing it.
   bool spans_hosts_with_several() const { return hosts() > 1 && host_of_.size() > ranks_.size(); }
 
  private:
   std::vector<int> host_of_;
-  std::vector<int> index_;               // among the ranks of its host
-  std::vector<std::vector<int>> ranks_;  // by host
+  std::vector<int> index_;                // among the ranks of its host
+  std::vector<std::vector<int>> ranks_;   // by host
+  std::vector<std::vector<int>> served_;  // by rank
 };
 
 }  // namespace freescale

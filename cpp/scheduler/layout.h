@@ -12,8 +12,9 @@ struct Layout {
   int reduction = -1;    // of those that combine: place in torch's list, SUM = 0 ... PREMUL_SUM = 8
   int tensors = 0;       // of coalesced ones
   int64_t elements = 0;  // of those that combine, over all tensors: messages are only parts
+  bool by_host = false;  // equal parts that each host gathers before they go to another one
 
-  // Distinct for roots below 65535, fewer than 255 tensors and fewer than 2^36 elements; beyond,
+  // Distinct for roots below 65535, fewer than 255 tensors and fewer than 2^35 elements; beyond,
   // two layouts may be taken for the same. Zero for a layout that says nothing.
   uint64_t pack() const;
   static Layout unpack(uint64_t packed);

@@ -5,7 +5,7 @@
 namespace freescale {
 namespace {
 
-constexpr int64_t kMostElements = (int64_t{1} << 36) - 1;
+constexpr int64_t kMostElements = (int64_t{1} << 35) - 1;
 
 void expect_same(const Layout& layout) {
   const Layout back = Layout::unpack(layout.pack());
@@ -13,6 +13,7 @@ void expect_same(const Layout& layout) {
   CHECK_EQ(back.reduction, layout.reduction);
   CHECK_EQ(back.tensors, layout.tensors);
   CHECK_EQ(back.elements, layout.elements);
+  CHECK_EQ(back.by_host, layout.by_host);
 }
 
 }  // namespace
@@ -22,6 +23,7 @@ TEST(a_layout_survives_packing) {
   expect_same({.root = 0});
   expect_same({.root = 65534, .reduction = 8, .tensors = 254, .elements = kMostElements});
   expect_same({.reduction = 0, .tensors = 1, .elements = 1});
+  expect_same({.tensors = 254, .elements = kMostElements, .by_host = true});
 }
 
 TEST(a_layout_that_says_nothing_is_zero) { CHECK_EQ(Layout{}.pack(), uint64_t{0}); }
@@ -37,7 +39,9 @@ TEST(a_layout_describes_what_it_says) {
   CHECK_EQ(Layout({.root = 2}).describe(), std::string("root 2"));
   CHECK_EQ(Layout({.reduction = 4, .tensors = 1, .elements = 7}).describe(),
            std::string("MAX, 1 tensor, 7 elements"));
-  CHECK_EQ(Layout{}.describe(), std::string("no root, reduction or number of tensors"));
+  CHECK_EQ(Layout({.by_host = true}).describe(), std::string("equal parts, gathered by host"));
+  CHECK_EQ(Layout{}.describe(),
+           std::string("no root, reduction, number of tensors or equal parts"));
 }
 
 }  // namespace freescale

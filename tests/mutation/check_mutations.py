@@ -122,6 +122,8 @@ class Checker:
         # Without optimisation: most of the time goes into building.
         configure = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
         configure += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
+        # In whose environment the headers of UCX are.
+        configure += [f"-DPython_EXECUTABLE={sys.executable}"]
         if run(configure, quiet=False) != 0 or not self.compiles(targets, quiet=False):
             sys.exit("the tests do not build as they are")
 

@@ -38,9 +38,6 @@ std::vector<cuda::CallMemory::Message> messages_of(const CallSite& site, const G
                       "where to write; name the source");
     const std::shared_ptr<Link> link =
         message.peer == group.rank() ? nullptr : group.shared_link(message.peer);
-    TORCH_CHECK_VALUE(link == nullptr || link->within_host(), site, "rank ", message.peer,
-                      " is on another host, and CUDA tensors are exchanged within one only; copy "
-                      "them to the CPU first");
     all.push_back({message.peer, link, message.segments});
   }
   return all;

@@ -30,9 +30,14 @@ struct Outgoing {
   size_t sent = 0;
   uint64_t peer_token = 0;
   State state = State::kUnsent;
-  std::shared_ptr<DeviceTransfer> transfer;  // of a device message that was granted
-  int level = 0;                             // for LevelQueue
-  uint64_t serial = 0;                       // for LevelQueue
+  // Of a device message that was granted, or of one that is staged: into the host's memory.
+  std::shared_ptr<DeviceTransfer> transfer;
+  bool staged = false;  // from a device to another host: `segments` are memory of this host
+  int level = 0;        // for LevelQueue
+  uint64_t serial = 0;  // for LevelQueue
+
+  // Whether copies of a device move it.
+  bool in_device() const;
 };
 
 // A message that is awaited.
@@ -54,10 +59,14 @@ struct Incoming {
   uint64_t pull_revocations = 0;  // kPulling: the peer's count when it announced the message
   Nanoseconds matched = 0;        // when its header was
   State state = State::kAwaited;
-  std::shared_ptr<DeviceTransfer> transfer;  // of a device message that was granted
-  bool arrived = false;                      // of those: see Protocol::hear_of_arrived()
-  int level = 0;                             // for LevelQueue
-  uint64_t serial = 0;                       // for LevelQueue
+  // Of a device message that was granted, or of one that is staged: out of the host's memory.
+  std::shared_ptr<DeviceTransfer> transfer;
+  bool arrived = false;  // of the granted: see Protocol::hear_of_arrived()
+  bool staged = false;   // as Outgoing::staged
+  int level = 0;         // for LevelQueue
+  uint64_t serial = 0;   // for LevelQueue
+
+  bool in_device() const;
 };
 
 // The part of a plan that stays on this rank.
@@ -97,6 +106,9 @@ struct Operation {
   Outgoing* outgoing_to(const Peer* peer);
   Incoming* incoming_from(const Peer* peer);
 };
+
+inline bool Outgoing::in_device() const { return operation->on_device() && bytes > 0 && !staged; }
+inline bool Incoming::in_device() const { return operation->on_device() && bytes > 0 && !staged; }
 
 // What an operation in flight waits for.
 struct OpenOperation {

@@ -91,8 +91,9 @@ void Protocol::post(std::unique_ptr<Operation> owned) {
   earliest_deadline_ = std::min(earliest_deadline_, operation.request.deadline);
   const uint64_t token = operation.token;
   // Each step may end the operation, by success or by a mismatch.
+  if (operation.on_device() && !start_device_copies(operation)) return;
   start_sends(operation);
-  if (!start_local_copies(operation)) return;
+  start_local_copies(operation);
   match_early(operation);
   if (operations_.count(token) == 0) return;
   if (operation.pending == 0) return finish(operation, {});
@@ -230,8 +231,10 @@ void Protocol::start_send(Outgoing& out) {
   // A full lane would keep a copy here after the operation is over, and this rank may then do
   // nothing more to send it on.
   header.kind = RecordKind::kInline;
-  const bool in_device = out.operation->on_device() && out.bytes > 0;
-  if (!in_device && peer.may_send_inline(out.bytes) && peer.try_send(header, out.segments)) {
+  const bool in_device = out.in_device();
+  // What is staged is not there yet, but the peer should know that it comes.
+  if (!in_device && !out.staged && peer.may_send_inline(out.bytes) &&
+      peer.try_send(header, out.segments)) {
     peer.count_inline_sent();
     out.sent = out.bytes;
     out.state = Outgoing::State::kDone;
@@ -240,7 +243,7 @@ void Protocol::start_send(Outgoing& out) {
     return;
   }
   header.kind = in_device ? RecordKind::kAnnounceDevice : RecordKind::kAnnounce;
-  if (out.segments.size() == 1 && !in_device) {
+  if (out.segments.size() == 1 && !in_device && !out.staged) {
     header.address = reinterpret_cast<uint64_t>(out.segments[0].data);
     header.revocations = peer.link().revocations();
   }
@@ -248,9 +251,8 @@ void Protocol::start_send(Outgoing& out) {
   out.state = Outgoing::State::kAnnounced;
 }
 
-// False if it ended the operation.
-bool Protocol::start_local_copies(Operation& operation) {
-  if (operation.on_device()) return start_device_copies(operation);
+void Protocol::start_local_copies(Operation& operation) {
+  if (operation.on_device()) return;
   for (LocalCopy& copy : operation.local) {
     operation.paths.add(Path::kLocal);
     if (copy.bytes > kImmediateCopyBytes) {
@@ -260,7 +262,6 @@ bool Protocol::start_local_copies(Operation& operation) {
     copy_some(copy, copy.bytes);
     --operation.pending;
   }
-  return true;
 }
 
 void Protocol::match_early(Operation& operation) {
@@ -541,21 +542,28 @@ void Protocol::check_links() {
   }
 }
 
-// Whether a message in device memory comes to its end without its other rank.
-bool Protocol::needs_nobody(const std::shared_ptr<DeviceTransfer>& transfer) {
-  return transfer != nullptr && !transfer->needs_peer();
+// Whether a message comes to its end without its other rank.
+bool Protocol::needs_nobody(const Outgoing& out) {
+  if (out.state == Outgoing::State::kDone) return true;
+  return !out.staged && out.transfer != nullptr && !out.transfer->needs_peer();
+}
+
+bool Protocol::needs_nobody(const Incoming& in) {
+  if (in.state == Incoming::State::kDone) return true;
+  if (in.staged) return in.landed == in.bytes;
+  return in.transfer != nullptr && !in.transfer->needs_peer();
 }
 
 int Protocol::find_culprit(const Operation& operation, const Blame& blame) {
   const Group& group = *operation.request.group;
   for (const Outgoing& out : operation.outgoing) {
-    if (out.state == Outgoing::State::kDone || needs_nobody(out.transfer)) continue;
+    if (needs_nobody(out)) continue;
     const bool granted = out.state == Outgoing::State::kStreaming;
     const int culprit = blame({group, out.peer, out.rank, granted});
     if (culprit != kNobody) return culprit;
   }
   for (const Incoming& in : operation.incoming) {
-    if (in.state == Incoming::State::kDone || needs_nobody(in.transfer)) continue;
+    if (needs_nobody(in)) continue;
     const bool granted = in.state != Incoming::State::kAwaited;
     const int culprit = blame({group, in.peer, in.rank, granted});
     if (culprit != kNobody) return culprit;

@@ -100,7 +100,7 @@ class Protocol {
   void resolve_peers(Operation& operation);
   void start_sends(Operation& operation);
   void start_send(Outgoing& out);
-  bool start_local_copies(Operation& operation);
+  void start_local_copies(Operation& operation);
   void match_early(Operation& operation);
   void match_early(Incoming& in);
   bool refuse_unawaited(Operation& operation);
@@ -135,6 +135,7 @@ class Protocol {
   struct DevicePoll {
     size_t over = 0;
     size_t waiting = 0;
+    size_t sent_on = 0;  // from the host's memory
     Status failure;
   };
   // The other end of a message.
@@ -145,6 +146,8 @@ class Protocol {
     int rank;
   };
   bool start_device_copies(Operation& operation);
+  static Status stage_far_messages(Operation& operation);
+  static Status begin_stage_in(Incoming& in);
   void grant_device(Incoming& in);
   void start_device_send(Outgoing& out, std::span<const std::byte> grant);
   void on_device_news(Peer& peer, const WireHeader& header, std::span<const std::byte> news);
@@ -152,6 +155,7 @@ class Protocol {
   void hear_of_arrived();
   bool hear(Peer& peer);
   bool poll_device_operation(Operation& operation, Nanoseconds now);
+  void poll_staged(DevicePoll& poll, Operation& operation);
   void poll_device_message(DevicePoll& poll, Operation& operation,
                            std::shared_ptr<DeviceTransfer>& transfer, const Counterpart& other,
                            bool may_be_over = true);
@@ -162,7 +166,6 @@ class Protocol {
                         std::span<const std::byte> news);
   void refuse_grant(Peer& peer, const WireHeader& grant);
   void abandon_transfers(Operation& operation);
-  static bool needs_nobody(const std::shared_ptr<DeviceTransfer>& transfer);
   void let_go_later(std::shared_ptr<DeviceCall> call);
   bool poll_leftovers(Nanoseconds now);
 
@@ -207,6 +210,8 @@ class Protocol {
   };
   // The rank because of which a message will never be complete, or kNobody.
   using Blame = std::function<int(const OpenMessage&)>;
+  static bool needs_nobody(const Outgoing& out);
+  static bool needs_nobody(const Incoming& in);
   static constexpr int kNobody = -1;
   void fail_open(const Blame& blame, StatusCode code, const std::string& reason);
   static int find_culprit(const Operation& operation, const Blame& blame);

@@ -134,8 +134,13 @@ bool Protocol::pull_next(Peer& peer, int level) {
 
 // The last byte of the message is in place.
 void Protocol::landed(Incoming& in, Path path) {
-  in.state = Incoming::State::kDone;
   in.operation->paths.add(path);
+  if (in.staged) {
+    in.state = Incoming::State::kStreaming;
+    in.operation->request.device->stage_in_may_go(in.peer->link());
+    return;
+  }
+  in.state = Incoming::State::kDone;
   one_done(*in.operation);
 }
 
@@ -152,7 +157,7 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   Operation& operation = *entry->second;
   Incoming* in = operation.incoming_from(&peer);
   if (in == nullptr || in->state != Incoming::State::kStreaming) return;
-  if (operation.on_device() && in->bytes > 0) {
+  if (in->in_device()) {
     return distrust(peer, "sent bytes of a message in device memory");
   }
   if (tag.offset > in->bytes || data.size() > in->bytes - std::max(tag.offset, in->landed)) {

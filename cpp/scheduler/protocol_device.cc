@@ -19,16 +19,41 @@ constexpr Nanoseconds kLookAtLeftoversEvery = 1'000'000;
 // False if it ended the operation.
 bool Protocol::start_device_copies(Operation& operation) {
   device_operations_.push_back(operation.token);
+  Status status = stage_far_messages(operation);
   for (LocalCopy& copy : operation.local) {
+    if (!status.ok()) break;
     auto transfer = operation.request.device->copy(copy.level);
-    if (!transfer.ok()) {
-      const Status& why = transfer.status();
-      fail(operation, Status(why.code(), operation.describe() + ": " + why.message()));
-      return false;
-    }
-    copy.transfer = std::move(transfer.value());
+    status = transfer.status();
+    if (status.ok()) copy.transfer = std::move(transfer.value());
   }
-  return true;
+  if (status.ok()) return true;
+  fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
+  return false;
+}
+
+// A device reaches only those of its host.
+Status Protocol::stage_far_messages(Operation& operation) {
+  const auto is_far = [](const auto& message) {
+    return message.bytes > 0 && message.peer != nullptr && !message.peer->link().within_host();
+  };
+  for (Incoming& in : operation.incoming) in.staged = is_far(in);
+  for (Outgoing& out : operation.outgoing) {
+    if (!is_far(out)) continue;
+    out.staged = true;
+    out.segments.clear();
+    auto transfer = operation.request.device->stage_out(out.peer->link(), out.level, &out.segments);
+    if (!transfer.ok()) return transfer.status();
+    out.transfer = std::move(transfer.value());
+  }
+  return {};
+}
+
+// Not before the two ranks agree: what is submitted moves even if its message is given up.
+Status Protocol::begin_stage_in(Incoming& in) {
+  in.segments.clear();
+  auto transfer = in.operation->request.device->stage_in(in.peer->link(), in.level, &in.segments);
+  if (transfer.ok()) in.transfer = std::move(transfer.value());
+  return transfer.status();
 }
 
 void Protocol::grant_device(Incoming& in) {
@@ -115,7 +140,7 @@ void Protocol::hear_of_arrived() {
   std::map<Peer*, std::vector<std::pair<uint64_t, Incoming*>>> arrived;
   for (uint64_t token : polled_) {
     for (Incoming& in : operations_.at(token)->incoming) {
-      if (in.transfer == nullptr || in.arrived) continue;
+      if (in.transfer == nullptr || in.arrived || in.staged) continue;
       if (in.transfer->state() == DeviceTransfer::State::kOver) {
         arrived[in.peer].emplace_back(token, &in);
       }
@@ -133,8 +158,9 @@ void Protocol::hear_of_arrived() {
 bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   operation.request.device->pace(now);
   DevicePoll poll;
+  poll_staged(poll, operation);
   for (Outgoing& out : operation.outgoing) {
-    if (out.bytes == 0 || out.state == Outgoing::State::kDone) continue;
+    if (!out.in_device() || out.state == Outgoing::State::kDone) continue;
     poll_device_message(poll, operation, out.transfer, {out.peer, false, out.peer_token, out.rank});
     if (out.state == Outgoing::State::kStreaming && out.transfer == nullptr) {
       out.sent = out.bytes;
@@ -142,7 +168,7 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
     }
   }
   for (Incoming& in : operation.incoming) {
-    if (in.bytes == 0 || in.state == Incoming::State::kDone) continue;
+    if (!in.in_device() || in.state == Incoming::State::kDone) continue;
     poll_device_message(poll, operation, in.transfer, {in.peer, true, in.peer_token, in.rank},
                         in.arrived);
     if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
@@ -163,8 +189,28 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   }
   const bool submitted = poll.waiting == 0 && !operation.submitted;
   if (submitted) note_submitted(operation);
+  const bool changed = submitted || poll.over > 0 || poll.sent_on > 0;
   if (operation.pending == 0) finish(operation, {});
-  return submitted || poll.over > 0;
+  return changed;
+}
+
+// Messages to and from other hosts, where they are between the device and the host's memory.
+void Protocol::poll_staged(DevicePoll& poll, Operation& operation) {
+  for (Outgoing& out : operation.outgoing) {
+    if (!out.staged || out.transfer == nullptr) continue;
+    poll_device_message(poll, operation, out.transfer, {nullptr, false, 0, out.rank});
+    if (out.transfer != nullptr) continue;
+    --poll.over;  // it has only begun
+    ++poll.sent_on;
+    if (out.state == Outgoing::State::kStreaming) out.peer->sending.add(&out, now_ns());
+  }
+  for (Incoming& in : operation.incoming) {
+    if (!in.staged || in.state == Incoming::State::kDone) continue;
+    poll_device_message(poll, operation, in.transfer, {nullptr, true, 0, in.rank});
+    if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
+      in.state = Incoming::State::kDone;
+    }
+  }
 }
 
 // Looks at one message that is not done; `transfer` is null again once it is, if it may be.
@@ -243,8 +289,12 @@ void Protocol::abandon_transfers(Operation& operation) {
     part.transfer->abandon();
     leftovers_.push_back({other, header_about(operation), std::move(part.transfer), call});
   };
-  for (Outgoing& out : operation.outgoing) leave(out, {out.peer, false, out.peer_token, out.rank});
-  for (Incoming& in : operation.incoming) leave(in, {in.peer, true, in.peer_token, in.rank});
+  // Of a copy of what is staged the other rank knows nothing.
+  const auto peer_of = [](const auto& part) { return part.staged ? nullptr : part.peer; };
+  for (Outgoing& out : operation.outgoing) {
+    leave(out, {peer_of(out), false, out.peer_token, out.rank});
+  }
+  for (Incoming& in : operation.incoming) leave(in, {peer_of(in), true, in.peer_token, in.rank});
   for (LocalCopy& copy : operation.local) leave(copy, {nullptr, false, 0, 0});
   // Last: from here on everything that the streams wait for looks as if it had come.
   if (operation.pending > 0) call->give_up();

@@ -57,11 +57,11 @@ Disagreement compare(const Operation& operation, const Incoming* in, const Peer*
                   "expects " + amount(in->bytes, std::string(mine.dtype_name())));
   }
   const bool from_device = header.kind == RecordKind::kAnnounceDevice;
-  if (header.bytes > 0 && from_device != operation.on_device()) {
+  if (header.bytes > 0 && from_device != in->in_device()) {
     const auto memory = [](bool device) { return device ? "CUDA memory" : "memory of the host"; };
     return differ(
         "sends " + amount(header.bytes, dtype_of(header)) + " from " + memory(from_device),
-        std::string("expects them in ") + memory(operation.on_device()));
+        std::string("expects them in ") + memory(in->in_device()));
   }
   if (point_to_point) return {};
   const Outgoing* out = const_cast<Operation&>(operation).outgoing_to(peer);
@@ -265,6 +265,12 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
   std::erase(awaiting_point_to_point_, &in);
   if (header.kind == RecordKind::kInline) peer.count_inline_taken();
   if (compare(operation, &in, &peer, header).found()) return refuse(operation, &in, peer, header);
+  if (in.staged) {
+    const Status status = begin_stage_in(in);
+    if (!status.ok()) {
+      return fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
+    }
+  }
   if (header.kind == RecordKind::kInline) {
     scatter_bytes(in.segments, 0, payload, CopyMode::kCached);
     in.landed = in.bytes;
@@ -317,7 +323,8 @@ void Protocol::on_grant(Peer& peer, const WireHeader& header, std::span<const st
   out->state = Outgoing::State::kStreaming;
   out->peer_token = header.token;
   raise(out->level, header.priority);
-  if (out->operation->on_device() && out->bytes > 0) return start_device_send(*out, payload);
+  if (out->in_device()) return start_device_send(*out, payload);
+  if (out->staged && out->transfer != nullptr) return;  // when it is out of the device
   peer.sending.add(out, now_ns());
 }
 
@@ -326,7 +333,7 @@ void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
   if (entry == operations_.end()) return;
   Outgoing* out = entry->second->outgoing_to(&peer);
   if (out == nullptr || out->state != Outgoing::State::kAnnounced) return;
-  if (out->operation->on_device() && out->bytes > 0) {
+  if (out->in_device()) {
     return distrust(peer, "read a message in device memory");
   }
   out->sent = out->bytes;

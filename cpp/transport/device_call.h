@@ -63,6 +63,16 @@ class DeviceCall {
   // What stays on this rank.
   virtual Result<std::shared_ptr<DeviceTransfer>> copy(int level) = 0;
 
+  // Messages to and from a rank of another host go by way of memory of this host, `memory`: out of
+  // the device into it, until the transfer is over, and then as any message of the host does; and,
+  // once the two ranks agree on the message, from it into the device as soon as stage_in_may_go()
+  // has said that all of it is there. Headers do not wait for any of this.
+  virtual Result<std::shared_ptr<DeviceTransfer>> stage_out(Link& to, int level,
+                                                            std::vector<Segment>* memory) = 0;
+  virtual Result<std::shared_ptr<DeviceTransfer>> stage_in(Link& from, int level,
+                                                           std::vector<Segment>* memory) = 0;
+  virtual void stage_in_may_go(Link& from) = 0;
+
   // Lets chunks go by priority, those of other calls too. Often.
   virtual void pace(Nanoseconds now) = 0;
   // The operation has failed: ends whatever streams wait for in it.

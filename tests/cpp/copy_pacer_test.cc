@@ -39,7 +39,11 @@ class CountedQueue : public CopyQueue {
     moving += chunks;
     released += chunks;
   }
-  uint32_t in_flight() override { return moving; }
+  uint32_t in_flight() override {
+    const uint32_t seen = moving;
+    if (seen > 0 && arrives_when_counted) --moving;
+    return seen;
+  }
   bool drained() const override { return ready + moving == 0; }
   void abandon(uint32_t) override {}
   void abort() override {}
@@ -47,6 +51,8 @@ class CountedQueue : public CopyQueue {
   uint32_t ready = 0;
   uint32_t moving = 0;
   uint32_t released = 0;
+  // Chunks arrive at any time, so in the middle of a step, too.
+  bool arrives_when_counted = false;
 };
 
 constexpr Nanoseconds kAging = 100;
@@ -151,6 +157,17 @@ TEST(of_levels_that_starve_the_one_that_waits_longest_is_first) {
   CHECK_EQ(test.urgent.released, 11u);  // the first, when nobody starved
   CHECK_EQ(test.low.released, 10u);
   CHECK_EQ(test.background.released, 10u);
+}
+
+// What arrives meanwhile makes room for more of the urgent ones only.
+TEST(a_level_waits_while_a_more_urgent_one_has_chunks_left) {
+  Aging test({4, 4, 4, 4, 4});
+  test.urgent.ready = 100;
+  test.urgent.arrives_when_counted = true;
+  test.low.ready = 100;
+  for (int step = 0; step < 5; ++step) test.pacer.step(step);
+  CHECK_LE(5u, test.urgent.released);
+  CHECK_EQ(test.low.released, 0u);
 }
 
 // Urgent chunks that become ready one by one are never left over, and fill smaller windows alone.

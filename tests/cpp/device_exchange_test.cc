@@ -38,6 +38,12 @@ std::vector<Variant> variants() {
   return all;
 }
 
+// What a user copies to the host behind a wait for the exchange holds up what goes to another host:
+// docs/cuda.md.
+bool holds_itself_up(const Variant& variant) {
+  return over_network() && std::string(variant.order) == "head_of_line";
+}
+
 DeviceSetup setup_for(int size, const Variant& variant, int devices = 1) {
   DeviceSetup setup;
   setup.size = size;
@@ -93,6 +99,7 @@ OpResult exchange_in_order(DeviceRank& self, DeviceExchange& exchange, int round
 
 TEST_WITHIN(ragged_all_to_all_between_devices, 100) {
   for (const Variant& variant : variants()) {
+    if (holds_itself_up(variant)) continue;
     for (int size : {1, 2, 3}) {
       run_device_ranks(setup_for(size, variant, size), [](DeviceRank& self) {
         DeviceExchange exchange(self, ragged);
@@ -264,6 +271,7 @@ TEST_WITHIN(devices_that_garble_bytes_go_through_the_host, 60) {
 // A rank whose stream is behind: the host of no rank waits for it, and nothing moves before.
 TEST_WITHIN(an_exchange_waits_for_the_streams_of_both_ranks, 60) {
   for (const Variant& variant : variants()) {
+    if (holds_itself_up(variant)) continue;
     run_device_ranks(setup_for(2, variant), [](DeviceRank& self) {
       DeviceExchange exchange(self, ragged);
       exchange.fill(0, self.stream);

@@ -49,6 +49,11 @@ class FakeCall : public DeviceCall {
   std::shared_ptr<FakeTransfer> in = std::make_shared<FakeTransfer>();
   std::shared_ptr<FakeTransfer> out = std::make_shared<FakeTransfer>();
   size_t grant_bytes = 7;
+  // On the way to and from another host.
+  Buffer stage_of_out{kBytes, 2};
+  Buffer stage_of_in{kBytes, 3};
+  bool staged_in = false;
+  bool may_go = false;
 
   Result<std::shared_ptr<DeviceTransfer>> receive(Link&, std::vector<std::byte>* grant) override {
     grant->assign(grant_bytes, std::byte{1});
@@ -62,6 +67,18 @@ class FakeCall : public DeviceCall {
   Result<std::shared_ptr<DeviceTransfer>> copy(int) override {
     return Status::invalid_argument("no copy");
   }
+  Result<std::shared_ptr<DeviceTransfer>> stage_out(Link&, int,
+                                                    std::vector<Segment>* memory) override {
+    *memory = stage_of_out.pieces();
+    return std::shared_ptr<DeviceTransfer>(out);
+  }
+  Result<std::shared_ptr<DeviceTransfer>> stage_in(Link&, int,
+                                                   std::vector<Segment>* memory) override {
+    *memory = stage_of_in.pieces();
+    staged_in = true;
+    return std::shared_ptr<DeviceTransfer>(in);
+  }
+  void stage_in_may_go(Link&) override { may_go = true; }
   void pace(Nanoseconds) override {}
   void give_up() override {}
 };
@@ -254,6 +271,99 @@ TEST(an_announcement_of_nothing_in_device_memory_costs_the_link) {
     pair.run();
     CHECK(empty->done);
     expect_text(empty->text(), "announced nothing in device memory");
+  }
+}
+
+// ---- Other hosts --------------------------------------------------------------------------------
+
+// Rank 0 has its memory in a device, and rank 1, of another host, in its host's.
+class BetweenHosts {
+ public:
+  // Chunks for rank 0 stay on their way until let_chunks_through().
+  explicit BetweenHosts(size_t bytes_of_other = kBytes)
+      : other_out(bytes_of_other, 4), other_in(bytes_of_other, 5) {
+    stage.link(0, 1).near = stage.link(1, 0).near = false;
+    stage.link(1, 0).chunk_limit = 0;
+    call->out->on_state = [this] { return out_state; };
+    call->in->on_state = [this] { return in_state; };
+    Stage::Call how;
+    how.device = &device;
+    handle = stage.post(0, exchange(0, out, in), how);
+    stage.run();
+    other = stage.post(1, exchange(1, other_out, other_in), {});
+    stage.run();
+  }
+
+  void let_chunks_through() {
+    stage.link(1, 0).chunk_limit = 4;
+    stage.run();
+  }
+
+  using State = DeviceTransfer::State;
+  State out_state = State::kSubmitted;
+  State in_state = State::kSubmitted;
+  std::shared_ptr<FakeCall> call = std::make_shared<FakeCall>();
+  std::shared_ptr<DeviceCall> device = call;
+  Buffer out{kBytes, 0};
+  Buffer in{kBytes, 1};
+  Buffer other_out;
+  Buffer other_in;
+  Stage stage{2};
+  Stage::Handle handle;
+  Stage::Handle other;
+};
+
+TEST(a_message_to_another_host_is_sent_once_it_is_out_of_the_device) {
+  BetweenHosts hosts;
+  CHECK(hosts.call->staged_in);  // both have called it, which is told at once
+  CHECK(hosts.other_in.bytes == Buffer(kBytes, 5).bytes);
+  hosts.out_state = DeviceTransfer::State::kOver;
+  hosts.let_chunks_through();
+  CHECK(hosts.other->done);
+  CHECK(hosts.other_in.bytes == hosts.call->stage_of_out.bytes);
+  CHECK(!hosts.handle->done);
+}
+
+TEST(a_message_from_another_host_goes_into_the_device_once_it_is_there) {
+  BetweenHosts hosts;
+  hosts.out_state = DeviceTransfer::State::kOver;
+  hosts.stage.run();
+  CHECK(hosts.call->staged_in);
+  CHECK(!hosts.call->may_go);
+  hosts.let_chunks_through();
+  CHECK(hosts.call->may_go);
+  CHECK(hosts.call->stage_of_in.bytes == hosts.other_out.bytes);
+  CHECK(hosts.in.bytes == Buffer(kBytes, 1).bytes);
+  CHECK(!hosts.handle->done);
+  hosts.in_state = DeviceTransfer::State::kOver;
+  hosts.stage.run();
+  CHECK(hosts.handle->done);
+  CHECK(hosts.handle->result.status.ok());
+}
+
+// What is submitted moves, even if its message is given up.
+TEST(nothing_goes_into_the_device_before_the_ranks_agree) {
+  BetweenHosts hosts(kBytes - 1);
+  hosts.out_state = DeviceTransfer::State::kOver;
+  hosts.stage.run();
+  CHECK(hosts.handle->done && hosts.other->done);
+  expect_text(hosts.handle->text(), {"rank 1", "19999 bytes", "20000 bytes"});
+  CHECK(!hosts.call->staged_in);
+}
+
+TEST(a_message_that_came_from_another_host_does_not_need_it_any_more) {
+  for (bool all_came : {false, true}) {
+    BetweenHosts hosts;
+    hosts.out_state = DeviceTransfer::State::kOver;
+    if (all_came) hosts.let_chunks_through();
+    hosts.stage.run();
+    hosts.stage.link(0, 1).fail(Status::peer_lost("its host is gone"));
+    hosts.stage.run();
+    CHECK_EQ(hosts.handle->done, !all_came);
+    hosts.in_state = DeviceTransfer::State::kOver;
+    hosts.stage.run();
+    CHECK(hosts.handle->done);
+    CHECK_EQ(hosts.handle->result.status.ok(), all_came);
   }
 }
 

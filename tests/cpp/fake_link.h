@@ -34,6 +34,7 @@ class FakeLink : public Link {
   // If set: how many chunks this link and the others that it is shared with may still put.
   size_t* shared_puts = nullptr;
   bool pullable = false;
+  bool near = true;
   // Takes the place of the peer's memory, for addresses that are not real.
   std::function<Status(uint64_t from, std::byte* to, size_t bytes)> pulls_from;
 
@@ -92,6 +93,7 @@ class FakeLink : public Link {
 
   void notify() override {}
   bool can_pull() const override { return pullable; }
+  bool within_host() const override { return near; }
   Status pull(uint64_t from, std::byte* to, size_t bytes) override {
     if (pulls_from) return pulls_from(from, to, bytes);
     const auto* source = reinterpret_cast<const std::byte*>(from);

@@ -53,13 +53,15 @@ Membership join(Mesh& mesh, KeyValueStore& store, int rank, int size) {
   return std::move(joined.value());
 }
 
+bool over_network() { return std::getenv("FREESCALE_TEST_NETWORK") != nullptr; }
+
 Rank::Rank(KeyValueStore& store, int rank, int size, EngineOptions options, LinkWrapper wrap)
     : store_(store), rank_(rank), size_(size) {
   MeshOptions mesh_options{.wrap = std::move(wrap), .host = {}, .network = {}};
-  // The same tests over the network, each rank a host of its own: see CMakeLists.txt.
   // But links are wrapped within a host alone.
-  if (std::getenv("FREESCALE_TEST_NETWORK") != nullptr && mesh_options.wrap == nullptr) {
-    mesh_options.host = "host of rank " + std::to_string(rank);
+  if (over_network() && mesh_options.wrap == nullptr) {
+    const int ranks_of_host = std::stoi(std::getenv("FREESCALE_TEST_NETWORK"));
+    mesh_options.host = "host " + std::to_string(rank / ranks_of_host);
   }
   Result<std::unique_ptr<Mesh>> mesh = Mesh::create(std::move(mesh_options));
   CHECK_OK(mesh.status());

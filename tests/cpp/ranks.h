@@ -65,6 +65,10 @@ class Rank {
   std::shared_ptr<Group> group_;
 };
 
+// Whether ranks are on hosts of their own, by FREESCALE_TEST_NETWORK: so many on each. See
+// CMakeLists.txt.
+bool over_network();
+
 // Runs `body` on `size` ranks, each a thread, and waits for all. `make_wrapper`, if given, makes
 // the wrapper of each rank's links.
 void run_ranks(int size, const std::function<void(Rank&)>& body, EngineOptions options = {},

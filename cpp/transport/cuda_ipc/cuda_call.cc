@@ -18,6 +18,16 @@ const CallMemory::Message* own_message(const std::vector<CallMemory::Message>& m
   return found == messages.end() ? nullptr : &*found;
 }
 
+bool goes_to_near_peer(const CallMemory::Message& message) {
+  return message.peer != nullptr && message.peer->within_host() &&
+         total_bytes(message.segments) > 0;
+}
+
+bool goes_to_far_peer(const CallMemory::Message& message) {
+  return message.peer != nullptr && !message.peer->within_host() &&
+         total_bytes(message.segments) > 0;
+}
+
 Status about(const CallMemory::Message& message, const Status& status) {
   return {status.code(), "with rank " + std::to_string(message.rank) + ": " + status.message()};
 }
@@ -91,11 +101,12 @@ Result<std::shared_ptr<CudaCall>> CudaCall::create(CudaDevice& device, CallMemor
     if (Status status = call->add_send(message); !status.ok()) return about(message, status);
   }
   if (Status status = call->add_local(memory); !status.ok()) return status;
+  if (Status status = call->add_far(memory); !status.ok()) return status;
   return call;
 }
 
 Status CudaCall::add_receive(const CallMemory::Message& message) {
-  if (message.peer == nullptr || total_bytes(message.segments) == 0) return {};
+  if (!goes_to_near_peer(message)) return {};
   DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> arrived = device_.flags().take();
   if (!arrived.ok()) return arrived.status();
@@ -111,7 +122,7 @@ Status CudaCall::add_receive(const CallMemory::Message& message) {
 }
 
 Status CudaCall::add_send(const CallMemory::Message& message) {
-  if (message.peer == nullptr || total_bytes(message.segments) == 0) return {};
+  if (!goes_to_near_peer(message)) return {};
   DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> sent = device_.flags().take();
   if (!sent.ok()) return sent.status();
@@ -130,16 +141,52 @@ Status CudaCall::add_local(const CallMemory& memory) {
   return {};
 }
 
+// The buffer is one for all, so that many small messages take little of it.
+Status CudaCall::add_far(const CallMemory& memory) {
+  size_t bytes = 0;
+  for (const CallMemory::Message& message : memory.sends) {
+    if (Status status = add_far(message, &far_sends_, &bytes); !status.ok()) return status;
+  }
+  for (const CallMemory::Message& message : memory.receives) {
+    if (Status status = add_far(message, &far_receives_, &bytes); !status.ok()) return status;
+  }
+  if (bytes == 0) return {};
+  for (Far& far : far_receives_) {
+    Result<FlagWord> landed = device_.flags().take();
+    if (!landed.ok()) return landed.status();
+    far.landed = std::move(landed.value());
+  }
+  Result<HostBuffers::Block> buffer = device_.host_buffers().take(bytes);
+  if (!buffer.ok()) return buffer.status();
+  buffer_ = std::move(buffer.value());
+  host_lanes_ = {device_.host_lanes(), &device_.borrow_host_lane(), &device_.borrow_host_lane()};
+  return {};
+}
+
+Status CudaCall::add_far(const CallMemory::Message& message, std::vector<Far>* to, size_t* place) {
+  constexpr size_t kAlignment = 256;  // of what copies engines move best
+  if (!goes_to_far_peer(message)) return {};
+  Result<FlagWord> over = device_.flags().take();
+  if (!over.ok()) return about(message, over.status());
+  to->push_back({message.peer, message.segments, *place, std::move(over.value()), {}});
+  *place += (to->back().bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  return {};
+}
+
 CudaCall::CudaCall(CudaDevice& device, std::shared_ptr<const void> keep)
     : device_(device), context_(device.context()), keep_(std::move(keep)) {}
 
 CudaCall::~CudaCall() {
   // The stream may still write it.
   if (marked_ && !ready_.reached()) ready_.keep_for_ever();
+  if (host_lanes_.pool == nullptr) return;
+  const std::lock_guard lock(host_lanes_.pool->mutex);
+  for (DeviceLane* lane : {host_lanes_.out, host_lanes_.in}) host_lanes_.pool->free.push_back(lane);
 }
 
 Status CudaCall::mark_ready(Stream stream) {
-  if (receives_.empty() && sends_.empty() && !local_.has_value()) {
+  if (receives_.empty() && sends_.empty() && !local_.has_value() && far_sends_.empty() &&
+      far_receives_.empty()) {
     ready_.poison();  // nobody looks at it
     return {};
   }
@@ -157,6 +204,8 @@ void CudaCall::for_each_end(Function function) const {
   for (const Receive& receive : receives_) function(receive.arrived);
   for (const Send& send : sends_) function(send.sent);
   if (local_.has_value()) function(local_->copied);
+  for (const Far& far : far_sends_) function(far.over);
+  for (const Far& far : far_receives_) function(far.over);
 }
 
 Status CudaCall::wait_on(Stream stream) const {
@@ -218,14 +267,57 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::send(Link& to, int level,
 
 Result<std::shared_ptr<DeviceTransfer>> CudaCall::copy(int level) {
   if (!local_.has_value()) return Status::invalid_argument("a copy of nothing");
+  return copy_on_rank(*local_->lane, level, local_->from, local_->to, local_->copied,
+                      [](SendTransfer&) {});
+}
+
+template <typename Prepare>
+std::shared_ptr<DeviceTransfer> CudaCall::copy_on_rank(DeviceLane& lane, int level,
+                                                       const std::vector<Segment>& from,
+                                                       const std::vector<Segment>& to,
+                                                       const FlagWord& over, Prepare prepare) {
   std::vector<SendPart> parts =
-      pair_up(local_->from, local_->to, [](const Segment& to, uint64_t offset, uint64_t bytes) {
-        return SendPart{{0, 0, bytes}, address_of(to) + offset, {}};
+      pair_up(from, to, [](const Segment& piece, uint64_t offset, uint64_t bytes) {
+        return SendPart{{0, 0, bytes}, address_of(piece) + offset, {}};
       });
-  auto transfer = std::make_shared<SendTransfer>(device_, *local_->lane, level, std::move(parts),
-                                                 ready_.target(), local_->copied.target());
-  device_.submit(*local_->lane, level, Way::kOut, transfer);
-  return std::shared_ptr<DeviceTransfer>(std::move(transfer));
+  auto transfer = std::make_shared<SendTransfer>(device_, lane, level, std::move(parts),
+                                                 ready_.target(), over.target());
+  prepare(*transfer);
+  device_.submit(lane, level, Way::kOut, transfer);
+  return transfer;
+}
+
+CudaCall::Far* CudaCall::find_far(std::vector<Far>& all, const Link& link) {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Far& far) { return far.link.get() == &link; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+// As the device knows it.
+Segment CudaCall::in_buffer(const Far& far) const {
+  return {reinterpret_cast<std::byte*>(buffer_.device() + far.place), far.bytes()};
+}
+
+Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage_out(Link& to, int level,
+                                                            std::vector<Segment>* memory) {
+  Far* const far = find_far(far_sends_, to);
+  if (far == nullptr) return Status::invalid_argument("a message that was not announced");
+  memory->push_back({buffer_.host() + far->place, far->bytes()});
+  return copy_on_rank(*host_lanes_.out, level, far->segments, {in_buffer(*far)}, far->over,
+                      [](SendTransfer& transfer) { transfer.set_stages(std::nullopt); });
+}
+
+Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage_in(Link& from, int level,
+                                                           std::vector<Segment>* memory) {
+  Far* const far = find_far(far_receives_, from);
+  if (far == nullptr) return Status::invalid_argument("a message that was not announced");
+  memory->push_back({buffer_.host() + far->place, far->bytes()});
+  return copy_on_rank(*host_lanes_.in, level, {in_buffer(*far)}, far->segments, far->over,
+                      [far](SendTransfer& transfer) { transfer.set_stages(far->landed.target()); });
+}
+
+void CudaCall::stage_in_may_go(Link& from) {
+  if (const Far* far = find_far(far_receives_, from)) far->landed.poison();
 }
 
 void CudaCall::pace(Nanoseconds now) { device_.pace(now); }
@@ -236,6 +328,8 @@ void CudaCall::give_up() {
   for (Receive& receive : receives_) receive.arrived.keep_for_ever();
   for (Send& send : sends_) send.sent.keep_for_ever();
   if (local_.has_value()) local_->copied.keep_for_ever();
+  for (Far& far : far_sends_) far.over.keep_for_ever();
+  for (Far& far : far_receives_) far.over.keep_for_ever();
 }
 
 }  // namespace freescale::cuda

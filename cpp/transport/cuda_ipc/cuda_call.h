@@ -10,6 +10,7 @@
 #include "cpp/device/segment.h"
 #include "cpp/transport/cuda_ipc/device_lane.h"
 #include "cpp/transport/cuda_ipc/flag_segment.h"
+#include "cpp/transport/cuda_ipc/host_buffers.h"
 #include "cpp/transport/device_call.h"
 
 namespace freescale::cuda {
@@ -49,6 +50,11 @@ class CudaCall final : public DeviceCall {
   Result<std::shared_ptr<DeviceTransfer>> send(Link& to, int level,
                                                std::span<const std::byte> grant) override;
   Result<std::shared_ptr<DeviceTransfer>> copy(int level) override;
+  Result<std::shared_ptr<DeviceTransfer>> stage_out(Link& to, int level,
+                                                    std::vector<Segment>* memory) override;
+  Result<std::shared_ptr<DeviceTransfer>> stage_in(Link& from, int level,
+                                                   std::vector<Segment>* memory) override;
+  void stage_in_may_go(Link& from) override;
   void pace(Nanoseconds now) override;
   void give_up() override;
 
@@ -71,12 +77,38 @@ class CudaCall final : public DeviceCall {
     FlagWord copied;
   };
 
+  // A message to or from a rank of another host, by way of a part of `buffer_`.
+  struct Far {
+    std::shared_ptr<Link> link;
+    std::vector<Segment> segments;
+    size_t place;     // in the buffer
+    FlagWord over;    // the device's memory is done with
+    FlagWord landed;  // of one that comes: it is all in the buffer
+    size_t bytes() const { return total_bytes(segments); }
+  };
+  // Lanes on loan, once for what goes and once for what comes: each holds up the other's copies.
+  struct HostLanes {
+    std::shared_ptr<LanePool> pool;
+    DeviceLane* out;
+    DeviceLane* in;
+  };
+
   CudaCall(CudaDevice& device, std::shared_ptr<const void> keep);
+  Status add_far(const CallMemory& memory);
+  Status add_far(const CallMemory::Message& message, std::vector<Far>* to, size_t* place);
+  static Far* find_far(std::vector<Far>& all, const Link& link);
+  Segment in_buffer(const Far& far) const;
   Status add_receive(const CallMemory::Message& message);
   Status add_send(const CallMemory::Message& message);
   Status add_local(const CallMemory& memory);
   template <typename Function>
   void for_each_end(Function function) const;
+  // From one place of this rank to another; `over` is written at the end.
+  template <typename Prepare>
+  std::shared_ptr<DeviceTransfer> copy_on_rank(DeviceLane& lane, int level,
+                                               const std::vector<Segment>& from,
+                                               const std::vector<Segment>& to, const FlagWord& over,
+                                               Prepare prepare);
 
   CudaDevice& device_;
   const std::shared_ptr<const PrimaryContext> context_;
@@ -86,6 +118,10 @@ class CudaCall final : public DeviceCall {
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
   std::optional<Local> local_;
+  std::vector<Far> far_sends_;
+  std::vector<Far> far_receives_;
+  HostBuffers::Block buffer_;
+  HostLanes host_lanes_{};
 };
 
 }  // namespace freescale::cuda

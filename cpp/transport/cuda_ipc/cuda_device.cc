@@ -62,6 +62,7 @@ CudaDevice::CudaDevice(int ordinal, CudaDeviceOptions options,
       uuid_(uuid),
       submits_ahead_(submits_ahead),
       exported_(std::make_unique<ExportedMemory>(*context_)),
+      host_buffers_(std::make_shared<HostBuffers>(context_)),
       pacer_(CopyPacer::kWindows, options_.aging.count()),
       thread_(std::make_unique<DriverThread>([this] { return work(); })) {}
 
@@ -71,6 +72,7 @@ CudaDevice::~CudaDevice() {
   if (settle()) return;
   // What still moves may write to words and through mappings at any time.
   for (auto& [link, lane] : lanes_) static_cast<void>(lane.release());
+  for (auto& lane : all_host_lanes_) static_cast<void>(lane.release());
   for (FlagWord& word : queue_words_) word.keep_for_ever();
   static_cast<void>(exported_.release());
   static_cast<void>(new std::shared_ptr<const PrimaryContext>(context_));
@@ -96,17 +98,34 @@ std::vector<DeviceLane*> CudaDevice::all_lanes() {
   const std::lock_guard lock(mutex_);
   std::vector<DeviceLane*> all;
   for (const auto& [link, lane] : lanes_) all.push_back(lane.get());
+  for (const auto& lane : all_host_lanes_) all.push_back(lane.get());
   return all;
 }
 
 DeviceLane& CudaDevice::lane(const std::shared_ptr<Link>& link) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<DeviceLane>& lane = lanes_[link.get()];
-  if (lane == nullptr) {
-    lane = std::make_unique<DeviceLane>(*context_, uuid_, access_target_, *exported_, flags_, link,
-                                        [this](int level) { return make_queue(level); });
-  }
+  if (lane == nullptr) lane = make_lane(link);
   return *lane;
+}
+
+std::unique_ptr<DeviceLane> CudaDevice::make_lane(const std::shared_ptr<Link>& link) {
+  return std::make_unique<DeviceLane>(*context_, uuid_, access_target_, *exported_, flags_, link,
+                                      [this](int level) { return make_queue(level); });
+}
+
+DeviceLane& CudaDevice::borrow_host_lane() {
+  {
+    const std::lock_guard lock(host_lanes_->mutex);
+    if (std::vector<DeviceLane*>& free = host_lanes_->free; !free.empty()) {
+      DeviceLane* const lane = free.back();
+      free.pop_back();
+      return *lane;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  all_host_lanes_.push_back(make_lane(nullptr));
+  return *all_host_lanes_.back();
 }
 
 Result<std::unique_ptr<CopyQueue>> CudaDevice::make_queue(int level) {

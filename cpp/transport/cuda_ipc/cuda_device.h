@@ -15,6 +15,7 @@
 #include "cpp/transport/cuda_ipc/cuda_call.h"
 #include "cpp/transport/cuda_ipc/device_lane.h"
 #include "cpp/transport/cuda_ipc/driver_thread.h"
+#include "cpp/transport/cuda_ipc/host_buffers.h"
 #include "cpp/transport/cuda_ipc/submission_mode.h"
 
 namespace freescale::cuda {
@@ -58,6 +59,11 @@ class CudaDevice {
   }
   // The way to a peer, made on first use; to the device itself for null.
   DeviceLane& lane(const std::shared_ptr<Link>& link);
+  // A lane between the device and the host's memory, for one call at a time and one way: what waits
+  // in it holds up nobody else's copies. It goes back to host_lanes().
+  DeviceLane& borrow_host_lane();
+  const std::shared_ptr<LanePool>& host_lanes() const { return host_lanes_; }
+  HostBuffers& host_buffers() { return *host_buffers_; }
   void submit(DeviceLane& lane, int level, Way way, std::shared_ptr<Submission> submission);
   void close(DeviceLane& lane, std::shared_ptr<Submission> submission);
   // As DeviceCall::pace().
@@ -77,6 +83,7 @@ class CudaDevice {
   CudaDevice(int ordinal, CudaDeviceOptions options, std::shared_ptr<const PrimaryContext> context,
              FlagSegment& flags, const AccessTarget& target, const Uuid& uuid, bool submits_ahead);
   Result<std::unique_ptr<CopyQueue>> make_queue(int level);
+  std::unique_ptr<DeviceLane> make_lane(const std::shared_ptr<Link>& link);
   std::chrono::nanoseconds work();
   void lose(const Status& why);
   void count_round_since_failure();
@@ -92,6 +99,8 @@ class CudaDevice {
   const Uuid uuid_;
   const bool submits_ahead_;
   std::unique_ptr<ExportedMemory> exported_;
+  const std::shared_ptr<HostBuffers> host_buffers_;
+  const std::shared_ptr<LanePool> host_lanes_ = std::make_shared<LanePool>();
   CopyPacer pacer_;
   Nanoseconds paced_ = 0;         // at; the engine's
   int rounds_since_failure_ = 0;  // the engine's
@@ -100,8 +109,9 @@ class CudaDevice {
   Status failure_;  // written before failed_
   std::atomic<bool> may_abort_{false};
 
-  std::mutex mutex_;  // guards the two below
+  std::mutex mutex_;  // guards the three below
   std::map<const Link*, std::unique_ptr<DeviceLane>> lanes_;
+  std::vector<std::unique_ptr<DeviceLane>> all_host_lanes_;
   std::vector<FlagWord> queue_words_;
 
   std::unique_ptr<DriverThread> thread_;

@@ -173,4 +173,11 @@ class DeviceLane {
   bool interrupted_ = false;
 };
 
+// Lanes that nobody uses at the moment. Those who have borrowed one keep the pool, which may
+// outlive the lanes: to give one back touches nothing of it.
+struct LanePool {
+  std::mutex mutex;
+  std::vector<DeviceLane*> free;
+};
+
 }  // namespace freescale::cuda

@@ -126,7 +126,8 @@ Result<bool> SendTransfer::close() {
 
 Result<bool> SendTransfer::prepare() {
   whole_.ready.push_back(ready_);
-  whole_.within_device = !grant_.has_value();
+  if (further_ready_.has_value()) whole_.ready.push_back(*further_ready_);
+  whole_.within_device = !grant_.has_value() && !stages_;
   if (grant_.has_value()) {
     if (Status status = add_peer_words(); !status.ok()) return status;
   }

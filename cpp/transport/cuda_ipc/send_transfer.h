@@ -24,8 +24,8 @@ struct SendPart {
   Segment from;
 };
 
-// The sending end of a message, or a copy on this rank: queues for the driver's thread, then in the
-// lane's queue of its level.
+// The sending end of a message, or a copy on this rank, be it within the device or between it and
+// the host's memory: queues for the driver's thread, then in the lane's queue of its level.
 class SendTransfer final : public DeviceTransfer,
                            public Submission,
                            public std::enable_shared_from_this<SendTransfer> {
@@ -35,6 +35,11 @@ class SendTransfer final : public DeviceTransfer,
                WordValue ready, WordValue sent);
   // For a message to a peer, before it is submitted.
   void set_peer_words(const DeviceGrant& grant) { grant_ = grant; }
+  // For a copy from or to the host's memory, likewise: it may go once `further` is reached, too.
+  void set_stages(std::optional<WordValue> further) {
+    stages_ = true;
+    further_ready_ = further;
+  }
 
   // DeviceTransfer
   State state() override;
@@ -44,7 +49,9 @@ class SendTransfer final : public DeviceTransfer,
   Status on_news(std::span<const std::byte> news) override;
   void abandon() override;
   void lose_peer() override { lane_.interrupt(); }
-  bool staged() const override { return phase_.load() == Phase::kSubmitted && staged_ != nullptr; }
+  bool staged() const override {
+    return stages_ || (phase_.load() == Phase::kSubmitted && staged_ != nullptr);
+  }
 
   // Submission
   bool try_submit() override;
@@ -82,6 +89,8 @@ class SendTransfer final : public DeviceTransfer,
   const WordValue ready_;
   const WordValue sent_;
   std::optional<DeviceGrant> grant_;
+  bool stages_ = false;
+  std::optional<WordValue> further_ready_;
 
   // The driver's thread's, until the phase says that they are set.
   std::vector<uint64_t> opened_;  // allocations of the peer that are in use

@@ -1,4 +1,4 @@
-"""CUDA tensors between ranks that count as on different hosts, over UCX on the loopback interface."""
+"""CUDA tensors between ranks that count as on different hosts, over UCX and loopback."""
 
 import importlib.util
 import os

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 # What each command does, as `freescale --help` says it. The command's module is loaded only when it
 # is called, so that one that needs no torch does not wait for it. A module has
 # add_arguments(parser), and run(arguments), which returns the exit status.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "doctor": "Try what ranks need on this machine, and say what to do about what does not work.",
+    "info": "Show what there is, and how ranks reach each other; under torchrun, those of the job.",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,1 @@
+"""What this machine and this job offer, by trying it: ``freescale info``, ``doctor``."""

@@ -190,6 +190,15 @@ def test_balance_is_near_the_floor() -> None:
     assert stats.before > 1.1
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_lengths_may_sum_beyond_32_bits(dtype: type[np.generic]) -> None:
+    scale = 2**31 // 1000
+    small = np.arange(1, 8 * 8 * 2 + 1) % 999 + 1
+    ranks = samplers((small * scale).astype(dtype), 8, 8, shuffle=False)
+    assert passes(ranks) == passes(samplers(small, 8, 8, shuffle=False))
+    assert 1 <= ranks[0].stats().after < ranks[0].stats().before
+
+
 def test_costs_may_be_given_in_the_place_of_lengths() -> None:
     lengths = some_lengths(96)
     costs = lengths + lengths.astype(np.float64) ** 2 / 1024

@@ -21,6 +21,9 @@ constexpr Setting kSettings[] = {
     // With rendezvous and error handling together TCP falls back to emulation in pieces of 8 KiB,
     // four times slower (openucx/ucx#11929).
     {"RNDV_THRESH", "inf"},
+    // Chunks go over two interfaces where there are two, as UCX has it for rendezvous by default;
+    // what then comes in another order is put right (OrderedInbox).
+    {"MAX_EAGER_RAILS", "2"},
     // A link that is cut tells nobody; these have TCP look whether it is there.
     {"TCP_CONN_NB", "y"},
     {"TCP_KEEPIDLE", "1s"},

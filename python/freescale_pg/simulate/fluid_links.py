@@ -33,12 +33,14 @@ class _Transfer:
         takes_part: Which queues carry something of it; shape ``[PORTS, W]``.
         finish: When each queue is done with it and with all that goes first, unless something more
             urgent comes.
+        starved: Whether it was counted as such.
     """
 
     place: tuple[int, int]
     start: float
     takes_part: npt.NDArray[np.bool_]
     finish: FloatArray
+    starved: bool = False
 
 
 class FluidLinks:
@@ -88,7 +90,6 @@ class FluidLinks:
         free = np.full_like(seconds, self._now)
         for each in before:
             np.maximum(free, each.finish, out=free)
-        self._note_starved(before, transfer, free)
         for each in self._active:
             if each.place > transfer.place:
                 each.finish = np.where(
@@ -98,6 +99,7 @@ class FluidLinks:
         self._active.append(transfer)
         self._known[flow] = transfer
         self._note_busy()
+        self._note_starved()
 
     def start_of(self, flow: Flow) -> float:
         """Returns when the last rank asked for an exchange."""
@@ -155,7 +157,16 @@ class FluidLinks:
             self._busy.pop()
         self._busy.append((self._now, until))
 
-    def _note_starved(self, before: list[_Transfer], transfer: _Transfer, free: FloatArray) -> None:
-        more_urgent = any(each.place[0] < transfer.place[0] for each in before)
-        waits = np.where(transfer.takes_part, free - self._now, 0.0)
-        self.starved += more_urgent and float(waits.max()) >= AGING_SECONDS
+    def _note_starved(self) -> None:
+        """Notes whom more urgent exchanges keep from being served for too long from now on."""
+        urgent = np.full_like(self._active[0].finish, -np.inf)
+        level, of_level = -1, urgent
+        for each in sorted(self._active, key=lambda each: each.place):
+            if each.place[0] != level:
+                urgent = np.maximum(urgent, of_level)
+                level, of_level = each.place[0], each.finish
+            waits = each.takes_part & (each.finish > self._now)
+            if not each.starved and bool((waits & (urgent - self._now >= AGING_SECONDS)).any()):
+                each.starved = True
+                self.starved += 1
+            of_level = np.maximum(of_level, each.finish)

@@ -88,6 +88,8 @@ class FluidSimulation:
                 pass
 
     def _wait(self, flow: Flow) -> None:
+        while any(each.flow == flow for each, _ in self._meanwhile):
+            self._start_meanwhile(before=np.inf)
         if flow not in self._links:
             return
         done = self._settled(lambda: self._links.done(flow))

@@ -1,6 +1,6 @@
 """Which technique removes how many bubbles, and how that depends on data, model and machine.
 
-    python benchmarks/bubbles.py                   # 256 ranks, 40 steps for each line: 2 minutes
+    python benchmarks/bubbles.py                   # 256 ranks, 40 steps for each line: 20 seconds
     python benchmarks/bubbles.py --ranks 4096 --steps 20
 
 Each line is a run of ``freescale simulate`` with some options changed. *Baseline* is its bubble,

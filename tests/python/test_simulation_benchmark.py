@@ -19,7 +19,15 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 def test_small_run_compares_every_case() -> None:
     small = ("--ranks", "2", "--samples", "4", "--dim", "16", "--steps", "1", "--rate", "1e6")
-    command = [sys.executable, str(BENCHMARKS / "simulation.py"), *small, "--bucket-bytes", "4e4"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "simulation.py"),
+        *small,
+        "--bucket-bytes",
+        "4e4",
+        "--rounds",
+        "1",
+    ]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
     header, _, *cells = rows

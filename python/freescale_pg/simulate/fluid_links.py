@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from freescale_pg.simulate.cluster import Cluster
-from freescale_pg.simulate.exchange import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, Exchange
+from freescale_pg.simulate.exchange import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, PORTS, Exchange
 from freescale_pg.simulate.level_queue import AGING_SECONDS
 from freescale_pg.simulate.schedule import Flow
 
@@ -56,7 +56,7 @@ class FluidLinks:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        rates = np.ones((4, 1)) * np.inf
+        rates = np.full((PORTS, 1), np.inf)
         rates[_OUT, 0] = cluster.nvlink_bytes_per_second, cluster.nic_bytes_per_second
         if cluster.limits_ingress:
             rates[_IN] = rates[_OUT]

@@ -46,7 +46,7 @@ from bench.launch import LaunchError, run_ranks
 from bench.ranks import Ranks, joined, started_as_rank
 from bench.shaped import ShapingUnavailableError, run_shaped
 from bench.table import markdown
-from bench.timed_training import FirstInFirstOut, Shape, Training
+from bench.timed_training import FirstInFirstOut, Shape, Training, equal_work
 from targets import EXPOSED_LESS_BY
 
 _CHUNK_BYTES = 128 << 10
@@ -81,10 +81,11 @@ def measure(options: argparse.Namespace, shared: float, ranks: Ranks) -> list[di
     shape = shape_of(options, shared)
     group = dist.new_group(backend=options.backend)
     assert isinstance(group, dist.ProcessGroup)
-    trainings: list[Training] = [Training("blocking", shape, group, overlap=False)]
+    plain = equal_work(shape, group)
+    trainings: list[Training] = [Training("blocking", plain, group, overlap=False)]
     if options.backend == "freescale":
-        trainings.append(FirstInFirstOut("FIFO", shape, group, overlap=True))
-        trainings.append(Training("prioritised", shape, group, overlap=True))
+        for kind, name in ((FirstInFirstOut, "FIFO"), (Training, "prioritised")):
+            trainings.append(kind(name, equal_work(shape, group), group, overlap=True))
     idle = idle_seconds(shape, group) if options.backend == "freescale" else None
     for _ in range(options.rounds):
         for training in trainings:

@@ -109,6 +109,10 @@ ONLINE_OVER_FLOOR_AT_MOST = 1.05
 # overlap.py: by how much less of the exchange is exposed, by the part of the rows that consecutive
 # batches share.
 EXPOSED_LESS_BY = {0.1: 0.90, 0.3: 0.75}
+# simulation.py: how far a predicted step time may be from the measured one.
+PREDICTED_WITHIN = 0.10
+# bubbles.py: what part of the bubbles all techniques remove (FreeScale, arXiv 2604.24073).
+BUBBLES_GONE = 0.903
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 COMMANDS: dict[str, str] = {
     "doctor": "Try what ranks need on this machine, and say what to do about what does not work.",
     "info": "Show what there is, and how ranks reach each other; under torchrun, those of the job.",
+    "simulate": "Bubbles of a training on 8 to 4096 ranks, and which technique removes them.",
 }
 
 

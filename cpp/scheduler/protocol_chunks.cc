@@ -127,7 +127,7 @@ bool Protocol::pull_next(Peer& peer, int level) {
   header.kind = RecordKind::kPulled;
   header.peer_token = in->peer_token;
   peer.send(header, {});
-  peer.paths.measured(Path::kPull, in->bytes, now_ns() - in->matched);
+  peer.paths.measured(Path::kPull, in->bytes, now_ns() - in->begin);
   landed(*in, Path::kPull);
   return true;
 }
@@ -136,6 +136,7 @@ bool Protocol::pull_next(Peer& peer, int level) {
 void Protocol::landed(Incoming& in, Path path) {
   in.state = Incoming::State::kDone;
   in.operation->paths.add(path);
+  note_message(EventKind::kMessageIn, in);
   one_done(*in.operation);
 }
 
@@ -143,6 +144,7 @@ void Protocol::landed(Incoming& in, Path path) {
 void Protocol::gone(Outgoing& out, Path path) {
   out.state = Outgoing::State::kDone;
   out.operation->paths.add(path);
+  note_message(EventKind::kMessageOut, out);
   one_done(*out.operation);
 }
 
@@ -161,7 +163,7 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
   in->landed += data.size();
   if (in->landed < in->bytes) return;
-  in->peer->paths.measured(Path::kChunks, in->bytes, now_ns() - in->matched);
+  in->peer->paths.measured(Path::kChunks, in->bytes, now_ns() - in->begin);
   landed(*in, Path::kChunks);
 }
 

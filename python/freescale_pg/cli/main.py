@@ -8,7 +8,9 @@ from collections.abc import Sequence
 # What each command does, as `freescale --help` says it. The command's module is loaded only when it
 # is called, so that one that needs no torch does not wait for it. A module has
 # add_arguments(parser), and run(arguments), which returns the exit status.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "bubbles": "Shows where the time of training steps went, from traces of torch.profiler.",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,54 +1,42 @@
 #include "backend/bind_observe.h"
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <pybind11/stl.h>
 
 #include "backend/blocked_thread.h"
-#include "cpp/scheduler/blocked_time.h"
 #include "cpp/scheduler/event_log.h"
+#include "cpp/scheduler/step_meter.h"
 
 namespace py = pybind11;
 
 namespace freescale {
 namespace {
 
-// What a step of a training may have: more waits than any, in 12 MB at most.
-constexpr size_t kWaits = 100'000;
-
-// A log that is kept until close(), or for as long as Python holds it.
-class OpenLog {
+// Of all that a trace shows; kept until close(), or for as long as Python holds it.
+class TraceLog {
  public:
-  OpenLog(std::initializer_list<EventKind> kinds, size_t capacity)
-      : log_(std::make_shared<EventLog>(kinds, capacity)) {
+  explicit TraceLog(size_t capacity)
+      : log_(std::make_shared<EventLog>(
+            std::initializer_list{EventKind::kMessageOut, EventKind::kMessageIn, EventKind::kCall,
+                                  EventKind::kWait},
+            capacity)) {
     EventLogs::of_process().add(log_);
   }
-  ~OpenLog() { close(); }
-  OpenLog(const OpenLog&) = delete;
-  OpenLog& operator=(const OpenLog&) = delete;
+  ~TraceLog() { close(); }
+  TraceLog(const TraceLog&) = delete;
+  TraceLog& operator=(const TraceLog&) = delete;
 
   void close() { EventLogs::of_process().remove(log_); }
   EventLog& log() { return *log_; }
 
  private:
   const std::shared_ptr<EventLog> log_;
-};
-
-// Of waits, for the times that they took.
-class WaitLog : public OpenLog {
- public:
-  WaitLog() : OpenLog({EventKind::kWait, EventKind::kJoin}, kWaits) {}
-};
-
-// Of all that a trace shows.
-class TraceLog : public OpenLog {
- public:
-  explicit TraceLog(size_t capacity)
-      : OpenLog({EventKind::kMessageOut, EventKind::kMessageIn, EventKind::kCall, EventKind::kWait},
-                capacity) {}
 };
 
 const char* kind_name(EventKind kind) {
@@ -100,18 +88,14 @@ void bind_events(py::module_& module) {
       .def(py::init<size_t>(), py::arg("capacity"), "Begins to keep so many of them.")
       .def("close", &TraceLog::close, "Keeps no more.")
       .def(
-          "take",
-          [](TraceLog& self) {
-            const std::deque<Event> events = self.log().take();
-            return std::vector<Event>(events.begin(), events.end());
-          },
+          "take", [](TraceLog& self) { return self.log().take(); },
           "Removes and returns them, by their ends.")
       .def_property_readonly(
           "dropped", [](TraceLog& self) { return self.log().dropped(); },
           "How many of them were too many to be kept.");
 }
 
-void bind_waits(py::module_& module) {
+void bind_steps(py::module_& module) {
   py::class_<BlockedTime>(module, "BlockedTime",
                           "For how long waits for one operation at one priority took a thread.")
       .def_property_readonly("op", [](const BlockedTime& time) { return op_name(time.op); })
@@ -119,20 +103,45 @@ void bind_waits(py::module_& module) {
           "priority", [](const BlockedTime& time) { return static_cast<int>(time.priority); })
       .def_readonly("stragglers", &BlockedTime::stragglers, "Until all ranks had called; ns.")
       .def_readonly("communication", &BlockedTime::communication, "From then on; ns.");
-  py::class_<WaitLog>(module, "WaitLog", "The waits of this process's threads.")
-      .def(py::init<>(), "Begins to keep them.")
+  py::class_<StepTime>(module, "StepTime", "Where the time of a step went; ns.")
+      .def_readonly("number", &StepTime::number)
+      .def_readonly("total", &StepTime::total)
+      .def_readonly("loader", &StepTime::loader, "Of that, the loader's.")
+      .def_readonly("blocked", &StepTime::blocked, "Of that, by operation and priority.");
+  // It is its own context manager: nothing is made for a step.
+  py::class_<StepMeter>(module, "StepMeter", "Measures the steps of a training.")
+      .def(py::init<size_t>(), py::arg("keep"), "Remembers so many steps, the last ones.")
+      .def("__enter__",
+           [](StepMeter& self) {
+             TORCH_CHECK(self.begin(), "step ", self.number(),
+                         " of this BubbleMeter has not ended yet");
+           })
       .def(
-          "blocked_time",
-          [](WaitLog& self, uint64_t thread, Nanoseconds begin, Nanoseconds end) {
-            return blocked_time(self.log().events(), {thread, begin, end});
+          "__exit__",
+          [](StepMeter& self, const py::object& kind, const py::object&, const py::object&) {
+            self.end(kind.is_none(), thread_number());
           },
-          py::arg("thread"), py::arg("begin"), py::arg("end"),
-          "What they took of a thread's time in between.")
+          py::arg("kind"), py::arg("error"), py::arg("traceback"))
+      .def("begin_load", &StepMeter::begin_load, "A thread waits for the loader.")
       .def(
-          "clear", [](WaitLog& self) { self.log().take(); }, "Forgets all waits so far.")
-      .def_property_readonly(
-          "dropped", [](WaitLog& self) { return self.log().dropped(); },
-          "How many of them were too many to be kept.");
+          "end_load",
+          [](StepMeter& self, Nanoseconds begin, bool well) {
+            self.end_load(well, {thread_number(), begin, now_ns()});
+          },
+          py::arg("begin"), py::arg("well"),
+          "It has waited since `begin`; that counts if it got something.")
+      .def(
+          "times",
+          [](StepMeter& self) {
+            const std::deque<StepTime>& times = self.times();
+            return std::vector<StepTime>(times.begin(), times.end());
+          },
+          "Of the steps that are remembered, oldest first.")
+      .def_property_readonly("dropped", &StepMeter::dropped,
+                             "How many waits were too many to be kept.");
+}
+
+void bind_threads(py::module_& module) {
   module.def(
       "note_join",
       [](uint64_t joined, Nanoseconds begin) {
@@ -156,7 +165,8 @@ void bind_waits(py::module_& module) {
 
 void bind_observe(py::module_& module) {
   bind_events(module);
-  bind_waits(module);
+  bind_steps(module);
+  bind_threads(module);
 }
 
 }  // namespace freescale

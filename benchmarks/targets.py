@@ -109,6 +109,8 @@ ONLINE_OVER_FLOOR_AT_MOST = 1.05
 # overlap.py: by how much less of the exchange is exposed, by the part of the rows that consecutive
 # batches share.
 EXPOSED_LESS_BY = {0.1: 0.90, 0.3: 0.75}
+# bubble_overhead.py: what a BubbleMeter adds to a step, as a part of it.
+BUBBLE_OVERHEAD_AT_MOST = 0.005
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ void add_wait(Totals& totals, const Event& wait, const Stretch& stretch) {
   total.communication += end - ready;
 }
 
-void add_waits(Totals& totals, const std::deque<Event>& events, const Stretch& stretch) {
+void add_waits(Totals& totals, const std::vector<Event>& events, const Stretch& stretch) {
   for (const Event& event : events) {
     if (event.kind == EventKind::kWait && event.thread == stretch.thread) {
       add_wait(totals, event, stretch);
@@ -30,14 +30,17 @@ void add_waits(Totals& totals, const std::deque<Event>& events, const Stretch& s
 
 }  // namespace
 
-std::vector<BlockedTime> blocked_time(const std::deque<Event>& events, const Stretch& stretch) {
+std::vector<BlockedTime> blocked_time(const std::vector<Event>& events,
+                                      std::span<const Stretch> stretches) {
   Totals totals;
-  add_waits(totals, events, stretch);
-  for (const Event& event : events) {
-    if (event.kind != EventKind::kJoin || event.thread != stretch.thread) continue;
-    add_waits(
-        totals, events,
-        {event.joined, std::max(event.begin, stretch.begin), std::min(event.end, stretch.end)});
+  for (const Stretch& stretch : stretches) {
+    add_waits(totals, events, stretch);
+    for (const Event& event : events) {
+      if (event.kind != EventKind::kJoin || event.thread != stretch.thread) continue;
+      add_waits(
+          totals, events,
+          {event.joined, std::max(event.begin, stretch.begin), std::min(event.end, stretch.end)});
+    }
   }
   std::vector<BlockedTime> times;
   for (auto& [key, total] : totals) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <deque>
+#include <span>
 #include <vector>
 
 #include "cpp/scheduler/event_log.h"
@@ -23,8 +23,9 @@ struct Stretch {
 };
 
 // What of a thread's time its waits took, and the waits of the threads that it joined while it did.
-// Waits of one thread do not overlap, so neither do the times that are added up here. By operation
-// and priority.
-std::vector<BlockedTime> blocked_time(const std::deque<Event>& events, const Stretch& stretch);
+// Waits of one thread do not overlap, and the stretches must not, so neither do the times that are
+// added up here. By operation and priority.
+std::vector<BlockedTime> blocked_time(const std::vector<Event>& events,
+                                      std::span<const Stretch> stretches);
 
 }  // namespace freescale

@@ -1,5 +1,7 @@
 #include "cpp/scheduler/event_log.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace freescale {
@@ -16,24 +18,54 @@ uint32_t bits(std::initializer_list<EventKind> kinds) {
 }  // namespace
 
 EventLog::EventLog(std::initializer_list<EventKind> kinds, size_t capacity)
-    : kinds_(bits(kinds)), capacity_(capacity) {}
+    : kinds_(bits(kinds)), capacity_(capacity) {
+  events_.reserve(capacity);
+}
 
 void EventLog::note(const Event& event) {
+  if (paused_.load(std::memory_order_relaxed) > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  events_.push_back(event);
-  if (events_.size() <= capacity_) return;
-  events_.pop_front();
+  if (events_.size() < capacity_) {
+    events_.push_back(event);
+    return;
+  }
+  events_[oldest_] = event;
+  oldest_ = (oldest_ + 1) % capacity_;
   ++dropped_;
 }
 
-std::deque<Event> EventLog::events() const {
+std::vector<Event> EventLog::events() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return events_;
+  return in_order();
 }
 
-std::deque<Event> EventLog::take() {
+std::vector<Event> EventLog::take() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(events_, {});
+  std::vector<Event> found = in_order();
+  forget();
+  return found;
+}
+
+void EventLog::clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  forget();
+}
+
+std::vector<Event> EventLog::in_order() const {
+  std::vector<Event> found(events_.size());
+  std::rotate_copy(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(oldest_),
+                   events_.end(), found.begin());
+  return found;
+}
+
+void EventLog::forget() {
+  events_.clear();
+  oldest_ = 0;
+}
+
+size_t EventLog::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return events_.size();
 }
 
 uint64_t EventLog::dropped() const {

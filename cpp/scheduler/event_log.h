@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
@@ -48,20 +47,31 @@ class EventLog {
   EventLog(std::initializer_list<EventKind> kinds, size_t capacity);
 
   uint32_t kinds() const { return kinds_; }  // a bit for each
+  // As often as it was paused it has to be resumed before it keeps events again.
+  void pause() { paused_.fetch_add(1, std::memory_order_relaxed); }
+  void resume() { paused_.fetch_sub(1, std::memory_order_relaxed); }
   // The oldest event goes when there is no room.
   void note(const Event& event);
   // What there is, oldest first.
-  std::deque<Event> events() const;
+  std::vector<Event> events() const;
   // Removes and returns it.
-  std::deque<Event> take();
+  std::vector<Event> take();
+  void clear();
+  size_t size() const;
   // How many events have gone for want of room.
   uint64_t dropped() const;
 
  private:
+  std::vector<Event> in_order() const;
+  void forget();
+
   const uint32_t kinds_;
   const size_t capacity_;
+  std::atomic<int> paused_{0};
   mutable std::mutex mutex_;  // guards the rest
-  std::deque<Event> events_;
+  // A ring, for which there is room from the start: notes are made where time is measured.
+  std::vector<Event> events_;
+  size_t oldest_ = 0;  // once it is full
   uint64_t dropped_ = 0;
 };
 

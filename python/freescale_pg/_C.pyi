@@ -18,8 +18,9 @@ __all__: list[str] = [
     "Event",
     "OpStatistics",
     "Options",
+    "StepMeter",
+    "StepTime",
     "TraceLog",
-    "WaitLog",
     "blocked_threads",
     "flight_dump",
     "note_join",
@@ -226,31 +227,51 @@ class BlockedTime:
         Until all ranks had called; ns.
         """
 
-class WaitLog:
+class StepTime:
     """
-    The waits of this process's threads.
+    Where the time of a step went; ns.
     """
-    def __init__(self) -> None:
+    @property
+    def blocked(self) -> list[BlockedTime]:
         """
-        Begins to keep them.
+        Of that, by operation and priority.
         """
-    def blocked_time(
-        self,
-        thread: typing.SupportsInt | typing.SupportsIndex,
-        begin: typing.SupportsInt | typing.SupportsIndex,
-        end: typing.SupportsInt | typing.SupportsIndex,
-    ) -> list[BlockedTime]:
+    @property
+    def loader(self) -> int:
         """
-        What they took of a thread's time in between.
+        Of that, the loader's.
         """
-    def clear(self) -> None:
+    @property
+    def number(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+class StepMeter:
+    """
+    Measures the steps of a training.
+    """
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: typing.Any, error: typing.Any, traceback: typing.Any) -> None: ...
+    def __init__(self, keep: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Forgets all waits so far.
+        Remembers so many steps, the last ones.
+        """
+    def begin_load(self) -> None:
+        """
+        A thread waits for the loader.
+        """
+    def end_load(self, begin: typing.SupportsInt | typing.SupportsIndex, well: bool) -> None:
+        """
+        It has waited since `begin`; that counts if it got something.
+        """
+    def times(self) -> list[StepTime]:
+        """
+        Of the steps that are remembered, oldest first.
         """
     @property
     def dropped(self) -> int:
         """
-        How many of them were too many to be kept.
+        How many waits were too many to be kept.
         """
 
 def _set_device_reducer_factory(factory: collections.abc.Callable) -> None:

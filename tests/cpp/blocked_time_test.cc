@@ -1,5 +1,7 @@
 #include "cpp/scheduler/blocked_time.h"
 
+#include <array>
+
 #include "tests/cpp/check.h"
 
 namespace freescale {
@@ -32,9 +34,9 @@ Event join(Nanoseconds begin, Nanoseconds end, uint64_t joined = kHelper) {
 }
 
 // Of the only operation and priority in `events`, from 100 to 200.
-void expect_times(const std::deque<Event>& events, Nanoseconds stragglers,
+void expect_times(const std::vector<Event>& events, Nanoseconds stragglers,
                   Nanoseconds communication) {
-  const auto times = blocked_time(events, {kTrainer, 100, 200});
+  const auto times = blocked_time(events, std::array{Stretch{kTrainer, 100, 200}});
   CHECK_EQ(times.size(), stragglers + communication > 0 ? 1u : 0u);
   if (times.empty()) return;
   CHECK_EQ(times[0].stragglers, stragglers);
@@ -57,6 +59,15 @@ TEST(blocked_time_outside_of_the_stretch_does_not_count) {
   expect_times({wait(0, 150, 300)}, 50, 50);
 }
 
+TEST(blocked_time_of_several_stretches_is_added_up) {
+  const std::vector<Event> events = {wait(110, 120, 160), wait(170, 0, 190)};
+  const auto times =
+      blocked_time(events, std::array{Stretch{kTrainer, 100, 130}, Stretch{kTrainer, 150, 180}});
+  CHECK_EQ(times.size(), 1u);
+  CHECK_EQ(times[0].stragglers, 10);
+  CHECK_EQ(times[0].communication, 10 + 10 + 10);
+}
+
 TEST(blocked_time_of_other_threads_counts_while_they_are_joined) {
   const Event helps = wait(110, 130, 160, kHelper);
   expect_times({helps}, 0, 0);
@@ -69,10 +80,10 @@ TEST(blocked_time_of_other_threads_counts_while_they_are_joined) {
 }
 
 TEST(blocked_time_is_told_by_operation_and_priority) {
-  const std::deque<Event> events = {
+  const std::vector<Event> events = {
       wait(110, 111, 113), wait(120, 0, 121, kTrainer, Priority::kLow),
       wait(130, 0, 134, kTrainer, Priority::kLow, OpKind::kBarrier), wait(140, 142, 150)};
-  const auto times = blocked_time(events, {kTrainer, 100, 200});
+  const auto times = blocked_time(events, std::array{Stretch{kTrainer, 100, 200}});
   CHECK_EQ(times.size(), 3u);
   CHECK(times[0].op == OpKind::kBarrier && times[0].priority == Priority::kLow);
   CHECK_EQ(times[0].communication, 4);

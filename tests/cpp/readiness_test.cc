@@ -89,7 +89,7 @@ TEST(readiness_of_a_failed_operation_is_its_end_if_a_rank_never_came) {
 
 // ---- Messages ----------------------------------------------------------------------------------
 
-std::deque<Event> messages_of(const std::function<void(Stage&)>& play) {
+std::vector<Event> messages_of(const std::function<void(Stage&)>& play) {
   const auto log = std::make_shared<EventLog>(
       std::initializer_list{EventKind::kMessageOut, EventKind::kMessageIn}, 100);
   EventLogs::of_process().add(log);

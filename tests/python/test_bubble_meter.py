@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -279,90 +278,6 @@ def check_subgroup(rank: int, size: int) -> None:
 @pytest.mark.freescale_only
 def test_subgroup(launch: Launcher) -> None:
     launch(check_subgroup, 3)
-
-
-# --- Its arithmetic -------------------------------------------------------------------------------
-
-
-class Script:
-    """A clock and a log of waits that are as told.
-
-    Args:
-        times: What the clock shows, call by call.
-        waits: Begin, readiness and end of each.
-    """
-
-    def __init__(self, times: list[int], waits: list[tuple[int, int, int]]) -> None:
-        self._times = iter(times)
-        self._all = waits
-        self.dropped = 0
-
-    def monotonic_ns(self) -> int:
-        return next(self._times)
-
-    def blocked_time(self, thread: int, begin: int, end: int) -> list[SimpleNamespace]:
-        assert thread == threading.get_native_id()
-        found = SimpleNamespace(op="all_reduce", priority=-2, stragglers=0, communication=0)
-        for first, ready, last in self._all:
-            first, last = max(first, begin), min(last, end)
-            if first < last:
-                ready = min(max(ready, first), last)
-                found.stragglers += ready - first
-                found.communication += last - ready
-        return [found] if found.stragglers + found.communication else []
-
-    def clear(self) -> None:
-        """Nothing comes twice."""
-
-
-def scripted(
-    monkeypatch: pytest.MonkeyPatch, times: list[int], waits: list[tuple[int, int, int]]
-) -> fs.BubbleMeter:
-    script = Script(times, waits)
-    meter = fs.BubbleMeter()
-    monkeypatch.setattr(meter, "_waits", script)
-    monkeypatch.setattr("freescale_pg.observe.meter.time", script)
-    return meter
-
-
-def test_loads_before_and_within_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = [(12, 14, 15), (33, 0, 34), (52, 55, 60), (70, 90, 80)]
-    # A load from 10 to 20; a step from 30 to 100, with a load from 50 to 65 in it.
-    meter = scripted(monkeypatch, [10, 20, 30, 50, 65, 100], waits)
-    batches = meter.loader([1, 2])
-    next(batches)
-    # The loader's clock goes on when it is asked again, within the step.
-    with meter.step():
-        next(batches)
-    (step,) = meter._steps
-    assert step == StepTime(
-        number=0,
-        total_ns=10 + 70,
-        # 3 of the load before, and 8 of that within, were blocked.
-        loader_ns=7 + 7,
-        compute_ns=80 - 14 - (2 + 3 + 10) - (1 + 1 + 5),
-        idle_ns=0,
-        blocked=(Blocked("all_reduce", "URGENT", 2 + 3 + 10, 1 + 1 + 5),),
-    )
-
-
-def test_time_between_steps_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = scripted(monkeypatch, [10, 20, 100, 130], [(40, 0, 60)])
-    for _ in range(2):
-        with meter.step():
-            pass
-    assert [(step.total_ns, step.compute_ns) for step in meter._steps] == [(10, 10), (30, 30)]
-
-
-def test_loads_of_other_threads_are_not_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = scripted(monkeypatch, [10, 20, 30, 50], [])
-    thread = threading.Thread(target=lambda: next(meter.loader([1])))
-    thread.start()
-    thread.join()
-    with meter.step():
-        pass
-    (step,) = meter._steps
-    assert (step.total_ns, step.loader_ns) == (20, 0)
 
 
 # --- Reports --------------------------------------------------------------------------------------

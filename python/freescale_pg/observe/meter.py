@@ -1,12 +1,9 @@
 """Measures where the time of training steps goes, while they run."""
 
-import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import torch
@@ -18,18 +15,6 @@ from freescale_pg._priority import Priority
 from freescale_pg.observe.report import Blocked, BubbleReport, RankTimes, StepTime
 
 T = TypeVar("T")
-
-# Loads between two steps; more are those of a loop that takes no steps.
-_MOST_LOADS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A stretch of one thread's time; ns of the monotonic clock."""
-
-    thread: int
-    begin: int
-    end: int
 
 
 class BubbleMeter:
@@ -63,43 +48,31 @@ class BubbleMeter:
         if keep <= 0:
             raise ValueError(f"keep must be positive, got {keep}")
         self._group = group
-        self._waits = _C.WaitLog()
-        self._loads: deque[_Stretch] = deque(maxlen=_MOST_LOADS)
-        self._steps: deque[StepTime] = deque(maxlen=keep)
-        self._number = 0
-        self._open = False
+        self._steps = _C.StepMeter(keep)
 
     def loader(self, batches: Iterable[T]) -> Iterator[T]:
         """Yields the batches. What getting them takes belongs to the step that is open or next."""
-        begin = time.monotonic_ns()
-        iterator = iter(batches)
+        iterator: Iterator[T] | None = None
         while True:
+            begin, well = time.monotonic_ns(), False
+            self._steps.begin_load()
             try:
+                iterator = iterator or iter(batches)
                 batch = next(iterator)
+                well = True
             except StopIteration:
                 return
-            self._loads.append(_Stretch(threading.get_native_id(), begin, time.monotonic_ns()))
+            finally:
+                self._steps.end_load(begin, well)
             yield batch
-            begin = time.monotonic_ns()
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Measures the block as a step; one that raises does not count.
+    def step(self) -> AbstractContextManager[None]:
+        """Returns what measures the block of a ``with`` as a step; one that raises does not count.
 
         Raises:
-            RuntimeError: A step of this meter is open already.
+            RuntimeError: When the block is entered: a step of this meter has not ended yet.
         """
-        if self._open:
-            raise RuntimeError(f"step {self._number} of this BubbleMeter has not ended yet")
-        self._open = True
-        begin = time.monotonic_ns()
-        try:
-            yield
-            self._end_step(_Stretch(threading.get_native_id(), begin, time.monotonic_ns()))
-        finally:
-            self._open = False
-            self._loads.clear()
-            self._waits.clear()
+        return self._steps
 
     def report(self) -> BubbleReport:
         """Gathers the steps of all ranks; collective.
@@ -117,40 +90,25 @@ class BubbleMeter:
                 " `freescale bubbles` on traces of torch.profiler",
                 stacklevel=2,
             )
-        if self._waits.dropped:
+        if self._steps.dropped:
             warnings.warn(
-                f"{self._waits.dropped} waits were too many to be counted; their time counts as"
+                f"{self._steps.dropped} waits were too many to be counted; their time counts as"
                 " computing",
                 stacklevel=2,
             )
         group = member_group(self._group)
-        own = RankTimes(dist.get_rank(), tuple(self._steps))
+        own = RankTimes(dist.get_rank(), tuple(map(_step_time, self._steps.times())))
         gathered: list[RankTimes | None] = [None] * group.size()
         dist.all_gather_object(gathered, own, group=group)
         return BubbleReport(tuple(each for each in gathered if each is not None))
 
-    def _end_step(self, step: _Stretch) -> None:
-        loads = [load for load in self._loads if load.thread == step.thread]
-        before = [load for load in loads if load.end <= step.begin]
-        sums: dict[tuple[str, int], list[int]] = {}
-        for stretch in (step, *before):
-            for one in self._blocked(stretch):
-                times = sums.setdefault((one.op, one.priority), [0, 0])
-                times[0] += one.stragglers
-                times[1] += one.communication
-        blocked = tuple(
-            Blocked(op, Priority(priority).name, *times) for (op, priority), times in sums.items()
-        )
-        total = sum(stretch.end - stretch.begin for stretch in (step, *before))
-        loader = sum(
-            load.end
-            - load.begin
-            - sum(one.stragglers + one.communication for one in self._blocked(load))
-            for load in loads
-        )
-        compute = total - loader - sum(map(sum, sums.values()))
-        self._steps.append(StepTime(self._number, total, compute, loader, 0, blocked))
-        self._number += 1
 
-    def _blocked(self, stretch: _Stretch) -> list[_C.BlockedTime]:
-        return self._waits.blocked_time(stretch.thread, stretch.begin, stretch.end)
+def _step_time(measured: _C.StepTime) -> StepTime:
+    """Computing is what is left."""
+    blocked = tuple(
+        Blocked(each.op, Priority(each.priority).name, each.stragglers, each.communication)
+        for each in measured.blocked
+    )
+    waited = sum(each.stragglers_ns + each.communication_ns for each in blocked)
+    compute = measured.total - measured.loader - waited
+    return StepTime(measured.number, measured.total, compute, measured.loader, 0, blocked)

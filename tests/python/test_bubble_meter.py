@@ -169,6 +169,31 @@ def test_joined_thread(launch: Launcher) -> None:
     launch(check_join, 2)
 
 
+def check_nested(rank: int, size: int) -> None:
+    """A wait within a completion that runs inside another wait is no further time."""
+    meter = fs.BubbleMeter()
+    with meter.step():
+
+        def reduce() -> None:
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            assert work is not None
+            done = work.get_future().then(lambda _: dist.barrier())
+            work.wait()
+            done.wait()
+
+        call_last(rank, size, "all_reduce", reduce, "nested")
+    # On rank 1 the reduction may be over when the barrier is asked for, which then begins at once.
+    (step,) = meter.report().ranks[0].steps
+    check_identity(step)
+    assert [one.op for one in step.blocked] == ["all_reduce"]
+    assert step.stragglers_ns > 0
+
+
+@pytest.mark.freescale_only
+def test_nested_waits(launch: Launcher) -> None:
+    launch(check_nested, 2)
+
+
 def check_loader(rank: int, size: int) -> None:
     """What is blocked in next() is not the loader's."""
     meter = fs.BubbleMeter()

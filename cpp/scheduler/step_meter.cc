@@ -6,7 +6,7 @@
 namespace freescale {
 namespace {
 
-// More waits than a step of a training has; 2 MiB.
+// More waits than a step of a training has; 1.3 MB.
 constexpr size_t kWaits = 1 << 14;
 // The times of so many steps are found at once: each looks at the waits of all.
 constexpr size_t kStepsAtOnce = 64;

@@ -62,7 +62,7 @@ def trace(
     Args:
         path: The file; the same on all ranks, or at least given.
         group: Whose ranks take part; None: the default group.
-        capacity: How many events each rank keeps, the last ones; of about 130 bytes. The file says
+        capacity: How many events each rank keeps, the last ones; of 80 bytes. The file says
             how many were dropped.
 
     Raises:

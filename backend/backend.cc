@@ -61,9 +61,9 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   Membership& membership = joined.value();
   links_ = std::move(membership.reports);
   hosts_ = HostMap(std::move(membership.hosts));
-  members_.group =
-      std::make_shared<Group>(membership.group_id, options_->group_name, rank,
-                              std::move(membership.links), environment_.first_sequence);
+  members_.group = std::make_shared<Group>(membership.group_id, options_->group_name, rank,
+                                           std::move(membership.links), environment_.first_sequence,
+                                           options_->global_ranks_in_group);
   members_.process->add_group(members_.group, count_ranks_on_host(links_));
   flight_recorder();  // made here, where the environment may be refused, and not by a completion
   context_ = std::make_shared<GroupContext>(

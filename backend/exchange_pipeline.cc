@@ -36,7 +36,7 @@ void ExchangePipeline::submit(const Block& block, int stage) {
 
 void ExchangePipeline::on_exchanged(const Block& block, int stage,
                                     const OpResult& exchanged) noexcept {
-  note_exchanged(exchanged);
+  note_exchanged(exchanged, block.index == 0 && stage == 0);
   const Status status = exchanged.status.ok() ? finish_stage(block, stage) : exchanged.status;
   if (!status.ok()) note_failure(status);
   if (!failed_ && advance(block, stage)) return;
@@ -64,8 +64,9 @@ bool ExchangePipeline::advance(const Block& block, int stage) {
   return true;
 }
 
-void ExchangePipeline::note_exchanged(const OpResult& exchanged) {
+void ExchangePipeline::note_exchanged(const OpResult& exchanged, bool first) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (first) ready_ = exchanged.ready;
   paths_.add(exchanged.paths);
   if (late_.ok()) late_ = exchanged.late;
 }
@@ -83,7 +84,7 @@ void ExchangePipeline::note_failure(const Status& status) {
 
 OpResult ExchangePipeline::outcome() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {failure_, late_, kAnySource, paths_};
+  return {failure_, late_, kAnySource, paths_, ready_};
 }
 
 }  // namespace freescale

@@ -28,7 +28,7 @@ class ExchangePipeline : public std::enable_shared_from_this<ExchangePipeline> {
   Status finish_stage(const Block& block, int stage);
   // Submits what follows in this slot; false when nothing does.
   bool advance(const Block& block, int stage);
-  void note_exchanged(const OpResult& exchanged);
+  void note_exchanged(const OpResult& exchanged, bool first);
   void note_failure(const Status& status);
   OpResult outcome();
 
@@ -43,6 +43,7 @@ class ExchangePipeline : public std::enable_shared_from_this<ExchangePipeline> {
   Status failure_;    // the first one
   Status late_;       // likewise
   PathSet paths_;
+  Nanoseconds ready_ = 0;  // of the first exchange: who has come to that has called
 };
 
 }  // namespace freescale

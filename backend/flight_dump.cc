@@ -148,11 +148,6 @@ int64_t wall_clock_ns() {
       .count();
 }
 
-uint64_t rank_in_job(const FlightGroup& group) {
-  return group.global_ranks.empty() ? static_cast<uint64_t>(group.rank)
-                                    : group.global_ranks[group.rank];
-}
-
 }  // namespace
 
 FlightRecorder& flight_recorder() {
@@ -181,7 +176,7 @@ std::string flight_dump() {
 
 void write_flight_dump(const Environment& environment, const FlightGroup& group) noexcept {
   if (environment.flight_dump_prefix.empty()) return;
-  const std::string name = environment.flight_dump_prefix + std::to_string(rank_in_job(group));
+  const std::string name = environment.flight_dump_prefix + std::to_string(group.rank_in_job());
   try {
     std::ofstream file(name, std::ios::trunc);
     file << flight_dump() << '\n';

@@ -1,4 +1,4 @@
-// The Python module freescale_pg._C. Only this file and bind_balance.cc know pybind11.
+// The Python module freescale_pg._C. Only this file and bind_*.cc know pybind11.
 
 #include <chrono>
 #include <thread>
@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "backend/bind_balance.h"
+#include "backend/bind_observe.h"
 #include "backend/device_reducer.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
@@ -209,6 +210,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   bind_statistics(module);
   bind_flight_recorder(module);
   bind_priority(module);
+  bind_observe(module);
   bind_balance(module);
   close_groups_at_exit();
 }

@@ -7,9 +7,12 @@
 
 #include <ATen/core/jit_type.h>
 
+#include "backend/backward_futures.h"
+#include "backend/blocked_thread.h"
 #include "backend/errors.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
+#include "cpp/scheduler/event_log.h"
 
 namespace freescale {
 namespace {
@@ -110,10 +113,53 @@ Status Work::do_rest() {
   }
 }
 
+void Work::log_call(PathSet paths) const {
+  EventLogs& logs = EventLogs::of_process();
+  if (!logs.want(EventKind::kCall)) return;
+  const FlightGroup& group = *context_->flight_group();
+  Event event;
+  event.kind = EventKind::kCall;
+  event.op = call_.site.op;
+  event.priority = call_.priority;
+  event.failed = !status_.ok();
+  event.paths = paths;
+  event.rank = group.rank_in_job();
+  event.group = group.id;
+  event.sequence = call_.site.sequence;
+  for (const at::Tensor& input : operands_.inputs) event.bytes += input.nbytes();
+  event.begin = call_.begin;
+  event.ready = ready_;
+  event.end = end_;
+  logs.note(event);
+}
+
+// Of a call that goes on after the wait nobody knows yet when its ranks will have come.
+void Work::log_wait(Nanoseconds begin, Nanoseconds end) const {
+  EventLogs& logs = EventLogs::of_process();
+  if (!logs.want(EventKind::kWait)) return;
+  Event event;
+  event.kind = EventKind::kWait;
+  event.op = call_.site.op;
+  event.priority = call_.priority;
+  event.thread = thread_number();
+  event.begin = begin;
+  event.ready = completion_.is_set() ? ready_ : end;
+  event.end = end;
+  logs.note(event);
+}
+
+Nanoseconds Work::note_awaited(Nanoseconds begin, Nanoseconds end) const {
+  const Nanoseconds until = completion_.is_set() ? std::min(end, end_) : end;
+  if (until <= begin) return begin;
+  log_wait(begin, until);
+  return until;
+}
+
 // For those who ask later what this call came to.
 void Work::note_end(PathSet paths) {
   context_->engine_in_completion().statistics().count_in_flight(call_.site.op, call_.priority,
-                                                                now_ns() - call_.begin);
+                                                                end_ - call_.begin);
+  log_call(paths);
   flight_recorder().end(flight_, {status_, {}, source_, paths});
   if (status_.ok()) return;
   context_->note_failure(status_);
@@ -127,6 +173,8 @@ void Work::complete(const OpResult& result) noexcept {
   status_ = result.status.ok() && order_ == nullptr ? do_rest() : result.status;
   if (status_.ok()) status_ = result.late;
   source_ = result.source;
+  ready_ = result.ready;
+  end_ = now_ns();
   note_end(result.paths);
   operands_.inputs.clear();
   if (order_ == nullptr || !has_rest_) staging_.release();
@@ -158,8 +206,11 @@ bool Work::wait_until_set(Completion& completion, std::chrono::milliseconds time
   if (process->is_forked_copy()) throw_status(forked_status(call_.site));
   const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
   const Nanoseconds begin = now_ns();
+  const BlockedThread blocked;
   const bool done = wait_in_turns(process->engine(), completion, deadline);
-  process->engine().statistics().count_blocked(call_.site.op, call_.priority, now_ns() - begin);
+  const Nanoseconds end = now_ns();
+  process->engine().statistics().count_blocked(call_.site.op, call_.priority, end - begin);
+  if (blocked.is_outermost()) log_wait(begin, end);
   return done;
 }
 
@@ -259,7 +310,11 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
       settle_here = settled_;
     }
   }
-  if (settle_here) settle(*future_);
+  if (settle_here) {
+    settle(*future_);
+  } else if (order_ == nullptr) {
+    note_future_in_backward(c10::intrusive_ptr<Work>::reclaim_copy(this));
+  }
   return future_;
 }
 

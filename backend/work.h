@@ -39,6 +39,9 @@ class Work final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Blocks like wait(), but returns what went wrong.
   Status outcome();
+  // For a thread that waited by other means than this class: from `begin` to `end`, or to the end
+  // of the call if that was sooner. Returns which.
+  Nanoseconds note_awaited(Nanoseconds begin, Nanoseconds end) const;
   bool isCompleted() override { return completion_.is_set(); }
   std::vector<at::Tensor> result() override { return operands_.outputs; }
   // Rank in the group that a received message came from; -1 for anything else, and before
@@ -61,6 +64,8 @@ class Work final : public c10d::Work {
  private:
   Status do_rest();
   void note_end(PathSet paths);
+  void log_call(PathSet paths) const;
+  void log_wait(Nanoseconds begin, Nanoseconds end) const;
   bool wait_in_turns(Engine& engine, Completion& completion, Deadline deadline);
   bool wait_until_set(Completion& completion, std::chrono::milliseconds timeout);
   bool wait_on_host(std::chrono::milliseconds timeout);
@@ -80,6 +85,8 @@ class Work final : public c10d::Work {
   // Written before completion_ is set, read after.
   Status status_;
   int source_ = kAnySource;
+  Nanoseconds ready_ = 0;  // see OpResult
+  Nanoseconds end_ = 0;
   Completion completion_;
 
   std::mutex future_mutex_;  // guards the two below

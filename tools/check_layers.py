@@ -41,7 +41,13 @@ PYBIND_HEADERS = (
     "torch/csrc/utils/pybind.h",
 )
 # The module itself, and parts of it that have nothing to do with c10d.
-BINDINGS = ("backend/module.cc", "backend/bind_balance.cc", "backend/bind_balance.h")
+BINDINGS = (
+    "backend/module.cc",
+    "backend/bind_balance.cc",
+    "backend/bind_balance.h",
+    "backend/bind_observe.cc",
+    "backend/bind_observe.h",
+)
 
 PACKAGE = "freescale_pg"
 

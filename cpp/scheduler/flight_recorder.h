@@ -20,6 +20,10 @@ struct FlightGroup {
   int rank = 0;
   int size = 0;
   std::vector<uint64_t> global_ranks;  // of the members; empty: the same as in the group
+
+  int rank_in_job() const {
+    return global_ranks.empty() ? rank : static_cast<int>(global_ranks[rank]);
+  }
 };
 
 // One call: what was asked, and how far it got.

@@ -81,6 +81,10 @@ void link_parts(Operation& operation) {
   for (LocalCopy& copy : operation.local) link(copy);
   operation.pending =
       operation.outgoing.size() + operation.incoming.size() + operation.local.size();
+  // Who is awaited tells by its header that it has come; who only receives (from a send), by what
+  // it does with the message.
+  operation.unheard =
+      operation.incoming.empty() ? operation.outgoing.size() : operation.incoming.size();
 }
 
 size_t total_moved(const Operation& operation) {

@@ -29,6 +29,7 @@ struct Outgoing {
   size_t bytes = 0;
   size_t sent = 0;
   uint64_t peer_token = 0;
+  Nanoseconds begin = 0;  // when it was granted; 0: it went with its header, or the peer read it
   State state = State::kUnsent;
   // Of a device message that was granted, or of one that is staged: into the host's memory.
   std::shared_ptr<DeviceTransfer> transfer;
@@ -57,7 +58,7 @@ struct Incoming {
   uint64_t peer_token = 0;
   uint64_t pull_address = 0;      // kPulling: where the message lies in the peer
   uint64_t pull_revocations = 0;  // kPulling: the peer's count when it announced the message
-  Nanoseconds matched = 0;        // when its header was
+  Nanoseconds begin = 0;          // when it was matched; 0: it came with its header
   State state = State::kAwaited;
   // Of a device message that was granted, or of one that is staged: out of the host's memory.
   std::shared_ptr<DeviceTransfer> transfer;
@@ -88,7 +89,10 @@ struct Operation {
   std::vector<Outgoing> outgoing;
   std::vector<Incoming> incoming;
   std::vector<LocalCopy> local;
-  size_t pending = 0;  // messages and copies that are not done
+  size_t pending = 0;         // messages and copies that are not done
+  size_t unheard = 0;         // ranks that are waited for, and have not come to it
+  uint64_t posted_after = 0;  // so many looks at the records of peers
+  Nanoseconds ready = 0;      // see OpResult
   CopyMode copy_mode = CopyMode::kCached;
   PathSet paths;           // that its messages took so far
   Status late;             // see OpResult

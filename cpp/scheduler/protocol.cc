@@ -74,6 +74,7 @@ void Protocol::forget_groups_that_are_over() {
 void Protocol::post(std::unique_ptr<Operation> owned) {
   Operation& operation = *owned;
   operation.token = ++last_token_;
+  operation.posted_after = looks_;
   Status status = unfold_plan(operation);
   if (status.ok()) {
     status = admission(operation);
@@ -239,6 +240,7 @@ void Protocol::start_send(Outgoing& out) {
     out.sent = out.bytes;
     out.state = Outgoing::State::kDone;
     out.operation->paths.add(Path::kInline);
+    note_message(EventKind::kMessageOut, out);
     --out.operation->pending;
     return;
   }
@@ -322,6 +324,36 @@ void Protocol::match_early(Incoming& in) {
   }
 }
 
+// ---- For those who look on ---------------------------------------------------------------------
+
+// A rank that the operation waits for has come to it. What the first look after posting finds came
+// before this rank did.
+void Protocol::hear_of_one(Operation& operation) const {
+  if (--operation.unheard > 0 || looks_ - operation.posted_after <= 1) return;
+  operation.ready = now_ns();
+}
+
+// The message is over. One that travels with its header takes no time of its own.
+template <typename Part>
+void Protocol::note_message(EventKind kind, const Part& part) const {
+  if (!logs_.want(kind)) return;
+  const Group& group = *part.operation->request.group;
+  Event event;
+  event.kind = kind;
+  event.op = part.operation->kind();
+  event.priority = priority_of_level(part.level);
+  event.rank = group.global_rank(group.rank());
+  event.peer = group.global_rank(part.rank);
+  event.group = group.id();
+  event.sequence = part.operation->request.sequence;
+  event.bytes = part.bytes;
+  event.end = now_ns();
+  event.begin = part.begin == 0 ? event.end : part.begin;
+  logs_.note(event);
+}
+template void Protocol::note_message(EventKind kind, const Outgoing& out) const;
+template void Protocol::note_message(EventKind kind, const Incoming& in) const;
+
 // ---- Ends --------------------------------------------------------------------------------------
 
 void Protocol::one_done(Operation& operation) {
@@ -340,6 +372,7 @@ void Protocol::finish(Operation& operation, Status status) {
   }
   result.status = std::move(status);
   result.paths = operation.paths;
+  result.ready = !result.status.ok() && operation.unheard > 0 ? now_ns() : operation.ready;
   result.late = std::move(operation.late);
   finished_.push_back({std::move(operation.request.on_done), std::move(result)});
   forget(operation);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cpp/scheduler/event_log.h"
 #include "cpp/scheduler/level_queue.h"
 #include "cpp/scheduler/operation.h"
 #include "cpp/scheduler/peer.h"
@@ -185,6 +186,11 @@ class Protocol {
   template <typename T>
   static bool served(LevelQueue<T>& queue, int level, bool complete);
 
+  // For those who look on.
+  void hear_of_one(Operation& operation) const;
+  template <typename Part>
+  void note_message(EventKind kind, const Part& part) const;
+
   // Ends.
   void one_done(Operation& operation);
   void finish(Operation& operation, Status status);
@@ -234,6 +240,8 @@ class Protocol {
 
   const Nanoseconds aging_;
   Statistics& statistics_;
+  EventLogs& logs_ = EventLogs::of_process();
+  uint64_t looks_ = 0;  // at the records of peers
   std::vector<std::unique_ptr<Peer>> peers_;
   std::unordered_map<const Link*, Peer*> peer_by_link_;
   std::unordered_map<uint64_t, std::unique_ptr<Operation>> operations_;  // by token

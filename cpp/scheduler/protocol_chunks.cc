@@ -127,7 +127,7 @@ bool Protocol::pull_next(Peer& peer, int level) {
   header.kind = RecordKind::kPulled;
   header.peer_token = in->peer_token;
   peer.send(header, {});
-  peer.paths.measured(Path::kPull, in->bytes, now_ns() - in->matched);
+  peer.paths.measured(Path::kPull, in->bytes, now_ns() - in->begin);
   landed(*in, Path::kPull);
   return true;
 }
@@ -135,6 +135,7 @@ bool Protocol::pull_next(Peer& peer, int level) {
 // The last byte of the message is in place.
 void Protocol::landed(Incoming& in, Path path) {
   in.operation->paths.add(path);
+  note_message(EventKind::kMessageIn, in);
   if (in.staged) {
     in.state = Incoming::State::kStreaming;
     in.operation->request.device->stage_in_may_go(in.peer->link());
@@ -148,6 +149,7 @@ void Protocol::landed(Incoming& in, Path path) {
 void Protocol::gone(Outgoing& out, Path path) {
   out.state = Outgoing::State::kDone;
   out.operation->paths.add(path);
+  note_message(EventKind::kMessageOut, out);
   one_done(*out.operation);
 }
 
@@ -166,7 +168,7 @@ void Protocol::on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const s
   scatter_bytes(in->segments, tag.offset, data, operation.copy_mode);
   in->landed += data.size();
   if (in->landed < in->bytes) return;
-  in->peer->paths.measured(Path::kChunks, in->bytes, now_ns() - in->matched);
+  in->peer->paths.measured(Path::kChunks, in->bytes, now_ns() - in->begin);
   landed(*in, Path::kChunks);
 }
 

@@ -165,6 +165,7 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
     if (out.state == Outgoing::State::kStreaming && out.transfer == nullptr) {
       out.sent = out.bytes;
       out.state = Outgoing::State::kDone;
+      note_message(EventKind::kMessageOut, out);
     }
   }
   for (Incoming& in : operation.incoming) {
@@ -174,6 +175,7 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
     if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
       in.landed = in.bytes;
       in.state = Incoming::State::kDone;
+      note_message(EventKind::kMessageIn, in);
     }
   }
   for (LocalCopy& copy : operation.local) {

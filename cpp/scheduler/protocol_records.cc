@@ -92,6 +92,7 @@ class PeerSink : public LinkSink {
 bool Protocol::poll_records() {
   // A bounded batch for each peer, so that a flood from one does not keep chunks waiting.
   constexpr int kBatch = 16;
+  ++looks_;
   bool any = false;
   bool lost = false;
   for (size_t i = 0; i < peers_.size(); ++i) {
@@ -265,6 +266,7 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
   std::erase(awaiting_point_to_point_, &in);
   if (header.kind == RecordKind::kInline) peer.count_inline_taken();
   if (compare(operation, &in, &peer, header).found()) return refuse(operation, &in, peer, header);
+  hear_of_one(operation);
   if (in.staged) {
     const Status status = begin_stage_in(in);
     if (!status.ok()) {
@@ -276,11 +278,11 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
     in.landed = in.bytes;
     return landed(in, Path::kInline);
   }
+  in.begin = now_ns();
   if (header.kind == RecordKind::kAnnounceDevice) {
     raise(in.level, header.priority);
     return grant_device(in);
   }
-  in.matched = now_ns();
   const bool may_pull = header.address != 0 && peer.link().can_pull();
   const uint64_t number = operation.point_to_point() ? operation.token : operation.request.sequence;
   const bool explore = PathChooser::explores(number);
@@ -321,11 +323,13 @@ void Protocol::on_grant(Peer& peer, const WireHeader& header, std::span<const st
     return;
   }
   out->state = Outgoing::State::kStreaming;
+  out->begin = now_ns();
+  if (out->operation->incoming.empty()) hear_of_one(*out->operation);
   out->peer_token = header.token;
   raise(out->level, header.priority);
   if (out->in_device()) return start_device_send(*out, payload);
   if (out->staged && out->transfer != nullptr) return;  // when it is out of the device
-  peer.sending.add(out, now_ns());
+  peer.sending.add(out, out->begin);
 }
 
 void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
@@ -337,6 +341,7 @@ void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
     return distrust(peer, "read a message in device memory");
   }
   out->sent = out->bytes;
+  if (out->operation->incoming.empty()) hear_of_one(*out->operation);
   gone(*out, Path::kPull);
 }
 

@@ -22,6 +22,9 @@ struct OpResult {
   Status late = {};
   int source = kAnySource;  // group rank the message came from (receives); kAnySource otherwise
   PathSet paths = {};       // so far, when it failed
+  // When the last of the ranks that it waited for had come to it, as far as this rank knew; when it
+  // failed, if one had not come by then. 0: all were there when this rank first looked.
+  Nanoseconds ready = 0;
 };
 
 // One operation handed to the engine.

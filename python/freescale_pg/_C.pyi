@@ -14,9 +14,16 @@ import typing
 
 __all__: list[str] = [
     "Backend",
+    "BlockedTime",
+    "Event",
     "OpStatistics",
     "Options",
+    "StepMeter",
+    "StepTime",
+    "TraceLog",
+    "blocked_threads",
     "flight_dump",
+    "note_join",
     "permuted_indices",
     "plan_balance",
     "rebalance",
@@ -119,6 +126,154 @@ class OpStatistics:
     @property
     def priority(self) -> int: ...
 
+class Event:
+    """
+    Something that took time; ns of the monotonic clock.
+    """
+    @property
+    def begin(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """
+        Of a message, or of a call's inputs.
+        """
+    @property
+    def end(self) -> int: ...
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def group(self) -> int:
+        """
+        Its number, the same on all ranks.
+        """
+    @property
+    def kind(self) -> str:
+        """
+        "message_out", "message_in", "call", "wait" or "join".
+        """
+    @property
+    def op(self) -> str: ...
+    @property
+    def paths(self) -> list[str]:
+        """
+        That the bytes of a call took.
+        """
+    @property
+    def peer(self) -> int:
+        """
+        Of a message; of all ranks.
+        """
+    @property
+    def priority(self) -> int: ...
+    @property
+    def rank(self) -> int:
+        """
+        The own one, of all ranks.
+        """
+    @property
+    def ready(self) -> int:
+        """
+        Of a call or wait: when the last rank had come; 0: before this one.
+        """
+    @property
+    def sequence(self) -> int:
+        """
+        Of a collective in its group; else 0.
+        """
+    @property
+    def thread(self) -> int:
+        """
+        Of a wait.
+        """
+
+class TraceLog:
+    """
+    The last messages, calls and waits of this process.
+    """
+    def __init__(self, capacity: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Begins to keep so many of them.
+        """
+    def close(self) -> None:
+        """
+        Keeps no more.
+        """
+    def take(self) -> list[Event]:
+        """
+        Removes and returns them, by their ends.
+        """
+    @property
+    def dropped(self) -> int:
+        """
+        How many of them were too many to be kept.
+        """
+
+class BlockedTime:
+    """
+    For how long waits for one operation at one priority took a thread.
+    """
+    @property
+    def communication(self) -> int:
+        """
+        From then on; ns.
+        """
+    @property
+    def op(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def stragglers(self) -> int:
+        """
+        Until all ranks had called; ns.
+        """
+
+class StepTime:
+    """
+    Where the time of a step went; ns.
+    """
+    @property
+    def blocked(self) -> list[BlockedTime]:
+        """
+        Of that, by operation and priority.
+        """
+    @property
+    def loader(self) -> int:
+        """
+        Of that, the loader's.
+        """
+    @property
+    def number(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+class StepMeter:
+    """
+    Measures the steps of a training.
+    """
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: typing.Any, error: typing.Any, traceback: typing.Any) -> None: ...
+    def __init__(self, keep: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Remembers so many steps, the last ones.
+        """
+    def begin_load(self) -> None:
+        """
+        A thread waits for the loader.
+        """
+    def end_load(self, begin: typing.SupportsInt | typing.SupportsIndex, well: bool) -> None:
+        """
+        It has waited since `begin`; that counts if it got something.
+        """
+    def times(self) -> list[StepTime]:
+        """
+        Of the steps that are remembered, oldest first.
+        """
+    @property
+    def dropped(self) -> int:
+        """
+        How many waits were too many to be kept.
+        """
+
 def _set_device_reducer_factory(factory: collections.abc.Callable) -> None:
     """
     Sets what makes the backend that combines a new group's CUDA tensors, of store, rank, size and options; it returns None where the group's exchanges are to do it.
@@ -129,9 +284,22 @@ def _set_ucx_candidates(paths: collections.abc.Sequence[str]) -> None:
     Sets where else UCX may be: paths of libucp.so.0.
     """
 
+def blocked_threads() -> int:
+    """
+    How many threads are in wait() now.
+    """
+
 def flight_dump() -> str:
     """
     The recorded calls of this process as JSON (see freescale_pg.debug).
+    """
+
+def note_join(
+    joined: typing.SupportsInt | typing.SupportsIndex,
+    begin: typing.SupportsInt | typing.SupportsIndex,
+) -> None:
+    """
+    This thread has waited since then for the end of another: what that one waited for meanwhile, this one has waited for.
     """
 
 def permuted_indices(

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from freescale_pg import balance, debug, embedding, functional
+    from freescale_pg import balance, debug, embedding, functional, observe
     from freescale_pg._priority import Priority, priority
     from freescale_pg.balance.online.balancer import OnlineBalancer
     from freescale_pg.balance.sampler import BalancedBatchSampler
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
         ShardedEmbedding,
         ShardedEmbeddingCollection,
     )
+    from freescale_pg.observe.meter import BubbleMeter
+    from freescale_pg.observe.tracing import trace
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
     from freescale_pg.statistics import OpStats, Stats, reset_stats, stats
 
 __all__ = [
     "BalancedBatchSampler",
+    "BubbleMeter",
     "EmbeddingOverlap",
     "OnlineBalancer",
     "OpStats",
@@ -43,16 +46,19 @@ __all__ = [
     "debug",
     "embedding",
     "functional",
+    "observe",
     "priority",
     "reset_stats",
     "stats",
+    "trace",
 ]
 
 # Not all are in __all__: the last two need more than this package does.
-_MODULES = ("balance", "debug", "embedding", "functional", "streams", "torchrec")
+_MODULES = ("balance", "debug", "embedding", "functional", "observe", "streams", "torchrec")
 # The module that defines each other name.
 _HOMES = {
     "BalancedBatchSampler": "balance.sampler",
+    "BubbleMeter": "observe.meter",
     "EmbeddingOverlap": "embedding.overlap",
     "OnlineBalancer": "balance.online.balancer",
     "OpStats": "statistics",
@@ -67,6 +73,7 @@ _HOMES = {
     "priority": "_priority",
     "reset_stats": "statistics",
     "stats": "statistics",
+    "trace": "observe.tracing",
 }
 
 

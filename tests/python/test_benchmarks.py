@@ -298,3 +298,11 @@ def test_balanced_training_learns_the_same() -> None:
     assert float(balanced[2]) < float(dealt[2])
     apart = float(output.split("differ by ")[1].split()[0])
     assert apart < 1e-5
+
+
+@pytest.mark.freescale_only
+def test_overhead_of_measuring_is_shown() -> None:
+    output = run_script("bubble_overhead.py", "--calls=3", "--compute-ms=1", "--min-time=0.5")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()[2:]]
+    assert [row[1] for row in rows] == ["nothing", "nothing, again", "BubbleMeter", "trace"]
+    assert float(rows[2][4]) > 0 and "0.5 %" in rows[2][6]

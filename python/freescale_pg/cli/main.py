@@ -9,9 +9,10 @@ from collections.abc import Sequence
 # is called, so that one that needs no torch does not wait for it. A module has
 # add_arguments(parser), and run(arguments), which returns the exit status.
 COMMANDS: dict[str, str] = {
+    "bubbles": "Show where the time of training steps went, from traces of torch.profiler.",
     "doctor": "Try what ranks need on this machine, and say what to do about what does not work.",
     "info": "Show what there is, and how ranks reach each other; under torchrun, those of the job.",
-    "simulate": "Bubbles of a training on 8 to 4096 ranks, and which technique removes them.",
+    "simulate": "Tell the bubbles of a training on 8 to 4096 ranks, and what removes them.",
 }
 
 

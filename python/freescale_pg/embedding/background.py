@@ -1,10 +1,13 @@
 """A call that goes on beside the caller."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+
+from freescale_pg._extension import _C
 
 
 class Background:
@@ -21,18 +24,22 @@ class Background:
         self._call = call
         self._error: BaseException | None = None
         self._stream = _on_present_stream()
+        self._number = 0  # of the thread, as the system knows it
         # Not a daemon: it holds rows of a table, which must not be half updated when Python ends.
         self._thread = threading.Thread(target=self._run, name="freescale look-ahead")
         self._thread.start()
 
     def join(self) -> None:
         """Waits for the end of the call, and raises its error; a second time does nothing."""
+        begin = time.monotonic_ns()
         self._thread.join()
+        _C.note_join(self._number, begin)
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _run(self) -> None:
+        self._number = threading.get_native_id()
         try:
             with self._stream:
                 self._call()

@@ -203,9 +203,12 @@ void fail_on_rank_0(DeviceRank& self, const char* fault, int code, std::string_v
     exchanges[i]->fill(i, streams[i]);
     synchronize(self, streams[i]);
     if (i == 0 && !faulty) self.stand_in.wait(streams[0], held, 1);
+    const DeviceRank::Call how{.group = i == 0 ? other : nullptr, .timeout = kNever};
+    auto begun = self.begin(exchanges[i]->plan(), streams[i], how);
+    CHECK_OK(begun);
+    // Not before: a copy of the first exchange may be the one that fails, and then no call begins.
     if (i == 1 && faulty) self.stand_in.inject(fault, 1, code);
-    handles.push_back(self.start(exchanges[i]->plan(), streams[i],
-                                 {.group = i == 0 ? other : nullptr, .timeout = kNever}));
+    handles.push_back(self.submit(std::move(begun.value()), exchanges[i]->plan(), how));
     static_cast<void>(self.order(*handles[i], streams[i]));
   }
   for (int i : {0, 1}) {

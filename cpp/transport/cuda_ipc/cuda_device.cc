@@ -204,10 +204,8 @@ void CudaDevice::pace(Nanoseconds now) {
 // A turn of the driver's thread.
 std::chrono::nanoseconds CudaDevice::work() {
   bool busy = false;
-  const bool abort = may_abort_.load(std::memory_order_acquire);
   for (DeviceLane* lane : all_lanes()) {
     if (lane->link() != nullptr && lane->link()->failed()) lane->interrupt();
-    if (abort) lane->abort();
     Result<bool> worked = failed() ? Result<bool>(lane->work_off()) : lane->work();
     if (!worked.ok()) lose(worked.status());
     busy = busy || !worked.ok() || worked.value();
@@ -228,11 +226,13 @@ void CudaDevice::lose(const Status& why) {
 
 // Nothing is let go in order any more, but a stream that waits holds up whoever waits for the whole
 // device. So everything goes, once all operations have failed and the peers were told: to them it
-// looks like their messages. In a round before this one each was looked at after the failure.
+// looks like their messages. In a round before this one each was looked at after the failure. Not
+// by the driver's thread: who waits for the device may hold the driver's lock. It makes no queues
+// any more.
 void CudaDevice::count_round_since_failure() {
   constexpr int kAllHaveFailed = 3;
   if (++rounds_since_failure_ != kAllHaveFailed) return;
-  may_abort_.store(true, std::memory_order_release);
+  for (DeviceLane* lane : all_lanes()) lane->abort();
   thread_->wake();
 }
 

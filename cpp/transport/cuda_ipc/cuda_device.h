@@ -107,7 +107,6 @@ class CudaDevice {
 
   std::atomic<bool> failed_{false};
   Status failure_;  // written before failed_
-  std::atomic<bool> may_abort_{false};
 
   std::mutex mutex_;  // guards the three below
   std::map<const Link*, std::unique_ptr<DeviceLane>> lanes_;

@@ -75,7 +75,7 @@ Result<bool> SendTransfer::submit_direct() {
     requests_.push_back(last_);
   }
   enter(Phase::kSubmitted);
-  return true;
+  return abandoned_.load() ? close() : Result<bool>(true);
 }
 
 CopyRequest SendTransfer::next_request() const {
@@ -249,7 +249,13 @@ Status SendTransfer::on_news(std::span<const std::byte> bytes) {
 void SendTransfer::abandon() {
   abandoned_.store(true);
   if (lane_.link() != nullptr && lane_.link()->failed()) lane_.interrupt();
-  // Closed by the driver's thread: it may be in the middle of submitting.
+  // What waits in a stream goes on at once: who holds the driver's lock until the device is idle
+  // holds up the driver's thread, too.
+  if (phase_.load() == Phase::kSubmitted && staged_ == nullptr) {
+    static_cast<void>(settle(close()));
+    return;
+  }
+  // By the driver's thread: it may be in the middle of submitting.
   device_.close(lane_, shared_from_this());
 }
 

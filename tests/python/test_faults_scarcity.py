@@ -4,6 +4,7 @@ At three ranks; ``--fault-sizes 2,3,8`` for others.
 """
 
 import contextlib
+import importlib
 import os
 import resource
 import time
@@ -65,6 +66,7 @@ SCARCITIES = {
 
 def check_scarcity(rank: int, size: int, what: str) -> None:
     """In init: every rank hears at once what is missing, and a restart with enough of it works."""
+    importlib.import_module("freescale_pg._extension")  # it alone takes more than is left then
     scene = open_scene(rank, size)
     scarcity = SCARCITIES[what]
     # Which of two ranks makes their link's memory is drawn by lot.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from bench.cells import Cell, Workload
@@ -130,14 +129,15 @@ class Member:
 
     def beside_bulk(
         self, ticks: int, interval: float, urgent: bool, bulk: bool
-    ) -> tuple[torch.Tensor, float]:
+    ) -> tuple[list[list[float]], float]:
         """Goes through a schedule of urgent calls, a bulk exchange, or both.
 
         Returns:
-            What ``priority.Schedule.run`` notes, and the seconds of the bulk exchange.
+            What ``priority.Schedule.run`` notes (as lists: tensors travel in files, which this host
+            does not share), and the seconds of the bulk exchange.
         """
         self._barrier.wait()
         flight = self._bulk.start() if bulk else None
         schedule = Schedule(self._barrier, interval)
         notes = schedule.run(ticks, self._urgent if urgent else None, flight)
-        return notes, flight.wait() if flight is not None else 0.0
+        return notes.tolist(), flight.wait() if flight is not None else 0.0

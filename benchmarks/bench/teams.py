@@ -150,9 +150,9 @@ def slowest(team: Team, calls: int) -> list[float]:
     return [max(of_one_call) for of_one_call in zip(*team.ask("time_calls", calls), strict=True)]
 
 
-def merged(notes: Sequence[torch.Tensor]) -> torch.Tensor:
+def merged(notes: Sequence[list[list[float]]]) -> torch.Tensor:
     """What is latest over all ranks of what each has noted."""
-    return torch.stack(list(notes)).amax(dim=0)
+    return torch.tensor(notes, dtype=torch.float64).amax(dim=0)
 
 
 def _first(pair: tuple[int, object]) -> int:

@@ -159,10 +159,17 @@ class Backend final : public c10d::Backend {
                                              Staging staging);
   // Whether several exchanges, in which hosts gather or spread, may be better than one.
   bool may_go_by_host(const Operands& operands) const;
-  // Equal parts of both go to and come from each rank; small ones by way of each host.
-  c10::intrusive_ptr<c10d::Work> exchange_equal_parts(const Call& call, const Segment& input,
-                                                      const Segment& output, Operands operands,
-                                                      Staging staging);
+  // Whether equal parts of so many bytes are to be gathered by each host. Only parts that are
+  // equal: a rank on whose way others' lie does not know how long those are.
+  bool gathers_by_host(const Operands& operands, size_t bytes) const;
+  // Equal parts of both go to and come from each rank, by way of each host.
+  c10::intrusive_ptr<c10d::Work> exchange_by_host(const Call& call, const Segment& input,
+                                                  const Segment& output, Operands operands,
+                                                  Staging staging);
+  // One exchange after the other; the first includes what stays on this rank.
+  c10::intrusive_ptr<c10d::Work> exchange_in_stages(const Call& call, std::vector<Plan> stages,
+                                                    const Layout& layout, Operands operands,
+                                                    Staging staging);
   // `output[r]` comes from rank r; over the network once for each host.
   c10::intrusive_ptr<c10d::Work> gather_all(const Call& call, const Pieces& input,
                                             std::vector<Pieces> output, const Layout& layout,

@@ -114,34 +114,39 @@ c10::intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Te
         const Segment from = staging.input(input);
         const Segment to = staging.output(output);
         Operands operands{{input}, {output}, input_splits, output_splits};
-        if (input_splits.empty() && output_splits.empty()) {
-          return exchange_equal_parts(call, from, to, std::move(operands), std::move(staging));
-        }
         Plan plan =
             plan_all_to_all(rank_, split_buffer(from.data, sent), split_buffer(to.data, received));
         check_memory(call.site, plan);
+        const bool equal_parts = input_splits.empty() && output_splits.empty();
+        if (equal_parts && gathers_by_host(operands, sent[0])) {
+          return exchange_by_host(call, from, to, std::move(operands), std::move(staging));
+        }
         return exchange(call, std::move(plan), {}, std::move(operands), std::move(staging));
       });
 }
 
-// Only parts that are equal: how long the others' are a rank on whose way they lie does not know.
-c10::intrusive_ptr<c10d::Work> Backend::exchange_equal_parts(const Call& call, const Segment& input,
-                                                             const Segment& output,
-                                                             Operands operands, Staging staging) {
+bool Backend::gathers_by_host(const Operands& operands, size_t bytes) const {
+  return bytes > 0 && bytes <= environment_.aggregate_bytes && may_go_by_host(operands);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::exchange_by_host(const Call& call, const Segment& input,
+                                                         const Segment& output, Operands operands,
+                                                         Staging staging) {
   const size_t bytes = input.bytes / size_;
-  std::vector<Pieces> from = equal_pieces(input, size_);
-  std::vector<Pieces> to = equal_pieces(output, size_);
-  Plan plan = plan_all_to_all(rank_, from, to);
-  check_memory(call.site, plan);
-  if (!may_go_by_host(operands) || bytes == 0 || bytes > environment_.aggregate_bytes) {
-    return exchange(call, std::move(plan), {}, std::move(operands), std::move(staging));
-  }
   std::byte* const passing = staging.scratch(pass_through_bytes(rank_, hosts_, bytes));
-  std::vector<Plan> stages = plan_all_to_all_by_host(rank_, hosts_, from, to, bytes, passing);
+  std::vector<Plan> stages = plan_all_to_all_by_host(rank_, hosts_, equal_pieces(input, size_),
+                                                     equal_pieces(output, size_), bytes, passing);
+  return exchange_in_stages(call, std::move(stages), Layout{.by_host = true}, std::move(operands),
+                            std::move(staging));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::exchange_in_stages(const Call& call,
+                                                           std::vector<Plan> stages,
+                                                           const Layout& layout, Operands operands,
+                                                           Staging staging) {
   check_memory(call.site, stages[0]);  // for what would be copied onto itself
   auto steps = std::make_unique<PlannedStages>(std::move(stages));
-  return exchange_by(call, std::move(steps), Layout{.by_host = true}, std::move(operands),
-                     std::move(staging));
+  return exchange_by(call, std::move(steps), layout, std::move(operands), std::move(staging));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs,
@@ -176,9 +181,8 @@ c10::intrusive_ptr<c10d::Work> Backend::gather_all(const Call& call, const Piece
   if (!by_host) {
     return exchange(call, std::move(plan), layout, std::move(operands), std::move(staging));
   }
-  check_memory(call.site, stages[0]);  // for what would be copied onto itself
-  auto steps = std::make_unique<PlannedStages>(std::move(stages));
-  return exchange_by(call, std::move(steps), layout, std::move(operands), std::move(staging));
+  return exchange_in_stages(call, std::move(stages), layout, std::move(operands),
+                            std::move(staging));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather(std::vector<std::vector<at::Tensor>>& outputs,

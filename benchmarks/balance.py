@@ -32,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.arguments import integers
 from bench.bounds import least_peak
 from bench.length_sets import LENGTH_SETS, Integers, lognormal
 from bench.partitions import CONTESTANTS, freescale
@@ -277,18 +278,14 @@ def plot(path: Path, results: Sequence[CellResult]) -> None:
     pyplot.close(figure)
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", nargs="+", choices=list(LENGTH_SETS), default=LENGTH_SETS)
-    parser.add_argument("--ranks", type=_numbers, default="2,8,64,256")
-    parser.add_argument("--samples-per-rank", type=_numbers, default="32,128,1024")
+    parser.add_argument("--ranks", type=integers, default="2,8,64,256")
+    parser.add_argument("--samples-per-rank", type=integers, default="32,128,1024")
     parser.add_argument("--rounds", type=int, default=20, help="global batches of each cell")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--csv", type=Path)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -28,10 +27,11 @@ import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
+from bench.arguments import numbers
 from bench.contestants import Call
 from bench.interleave import choose_rounds, interleave
-from bench.launch import launch_or_exit
-from bench.ranks import Ranks, agreed, joined, started_as_rank
+from bench.ranks import Ranks, agreed
+from bench.script import print_table_of
 from bench.spin_barrier import SpinBarrier
 from bench.table import markdown
 from freescale_pg import _C
@@ -186,11 +186,6 @@ def _row(computing: str, name: str, medians: Mapping[str, float], added: float |
     return [*row, f"{1e6 * added:.1f}", f"{100 * part:.3f}", f"{met} ≤ {bound}"]
 
 
-def numbers(text: str) -> list[float]:
-    """Numbers that commas separate."""
-    return [float(word) for word in text.split(",")]
-
-
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -205,15 +200,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs as one of the ranks when a launcher started this process, else as the launcher."""
+    """Prints the table."""
     options = parse_arguments()
-    if not started_as_rank():
-        launch_or_exit(__file__, sys.argv[1:], options.ranks)
-        return
-    with joined() as ranks:
-        rows = measure(options, ranks)
-        if ranks.rank == 0:
-            print(markdown(_HEADER, rows))
+    print_table_of(
+        __file__, options.ranks, lambda ranks: markdown(_HEADER, measure(options, ranks))
+    )
 
 
 if __name__ == "__main__":

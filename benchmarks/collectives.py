@@ -34,7 +34,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from bench.arguments import names_among
+from bench.arguments import integers, names_among
 from bench.cells import OPS, Cell, Workload
 from bench.contestants import Contestant
 from bench.interleave import choose_rounds, interleave
@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--ops", type=names_among(OPS), default=list(OPS))
     parser.add_argument("--sizes", type=_sizes, default=_SIZES, help=f"default {_SIZES}")
-    parser.add_argument("--ranks", type=_world_sizes, default="2", help="one run for each")
+    parser.add_argument("--ranks", type=integers, default="2", help="one run for each")
     parser.add_argument("--backends", type=names_among(CONTESTANTS), help="default: all there are")
     parser.add_argument("--min-time", type=float, default=1.0, help="seconds for each cell")
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -70,10 +70,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 def _sizes(text: str) -> list[int]:
     return [parse_size(word) for word in text.split(",")]
-
-
-def _world_sizes(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def plan_cells(ops: Sequence[str], sizes: Sequence[int], ranks: Ranks) -> list[Cell]:

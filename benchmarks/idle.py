@@ -12,19 +12,19 @@ stand for the two ways of a transport, small messages inline and large ones in c
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 import torch.distributed as dist
 
 from bench.exchange import Exchange
-from bench.launch import launch_or_exit
-from bench.ranks import Ranks, joined, started_as_rank
+from bench.ranks import Ranks
 from bench.results import CANDIDATE
 from bench.roster import TORCH_BACKENDS, choose_contestants
+from bench.script import print_table_of
 from bench.table import markdown, parse_size, size_text
 from targets import IDLE_CPU_SECONDS_AT_MOST
 
+_HEADER = ["backend", "size", "waited s", "CPU s", "target"]
 _RANKS = 2
 # The target is for a wait of this many seconds; it is scaled to others.
 _TARGET_WAIT = 10.0
@@ -73,15 +73,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs as one of the ranks when a launcher started this process, else as the launcher."""
+    """Prints the table."""
     options = parse_arguments()
-    if not started_as_rank():
-        launch_or_exit(__file__, sys.argv[1:], _RANKS)
-        return
-    with joined() as ranks:
-        rows = measure(options, ranks)
-        if ranks.rank == 0:
-            print(markdown(["backend", "size", "waited s", "CPU s", "target"], rows))
+    print_table_of(__file__, _RANKS, lambda ranks: markdown(_HEADER, measure(options, ranks)))
 
 
 if __name__ == "__main__":

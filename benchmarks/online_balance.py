@@ -17,7 +17,6 @@ over ranks. Machines whose cores are shared with others lengthen the former, not
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Literal
 
@@ -25,11 +24,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.launch import launch_or_exit
 from bench.length_sets import lognormal
-from bench.ranks import Ranks, joined, started_as_rank
+from bench.ranks import Ranks
 from bench.results import CANDIDATE
 from bench.roster import TORCH_BACKENDS, choose_contestants
+from bench.script import print_table_of
 from bench.table import markdown
 from freescale_pg import OnlineBalancer
 from freescale_pg.balance import Jagged, Quadratic
@@ -191,15 +190,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs as one of the ranks when a launcher started this process, else as the launcher."""
+    """Prints the table."""
     options = parse_arguments()
-    if not started_as_rank():
-        launch_or_exit(__file__, sys.argv[1:], options.ranks)
-        return
-    with joined() as ranks:
-        table = run(options, ranks)
-        if ranks.rank == 0:
-            print(table)
+    print_table_of(__file__, options.ranks, lambda ranks: run(options, ranks))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
+from bench.arguments import numbers
 from bench.launch import LaunchError, run_ranks
 from bench.ranks import Ranks, joined, started_as_rank
 from bench.shaped import ShapingUnavailableError, run_shaped
@@ -255,7 +256,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--ranks", type=int, default=4)
-    add("--shared", type=_numbers, default=[0.1, 0.3], help="parts of a batch, comma-separated")
+    add("--shared", type=numbers, default=[0.1, 0.3], help="parts of a batch, comma-separated")
     add("--rate", type=float, default=10e6, help="bytes per second that each rank sends")
     add("--ids", type=int, default=8192, help="per rank and step")
     add("--dim", type=int, default=128)
@@ -266,10 +267,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--backend", help=argparse.SUPPRESS)
     add("--out", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,10 +31,10 @@ import torch
 import torch.distributed as dist
 
 from bench.exchange import Exchange, InFlight
-from bench.launch import launch_or_exit
-from bench.ranks import Ranks, agreed, joined, started_as_rank
+from bench.ranks import Ranks, agreed
 from bench.results import CANDIDATE
 from bench.roster import TORCH_BACKENDS, choose_contestants
+from bench.script import print_table_of
 from bench.spin_barrier import SpinBarrier
 from bench.table import markdown, microseconds_text, parse_size, ratio_text, size_text
 from targets import BULK_LOSS_AT_MOST, URGENT_SLOWDOWN_AT_MOST
@@ -239,15 +238,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs as one of the ranks when a launcher started this process, else as the launcher."""
+    """Prints the table."""
     options = parse_arguments()
-    if not started_as_rank():
-        launch_or_exit(__file__, sys.argv[1:], options.ranks)
-        return
-    with joined() as ranks:
-        contests = measure(options, ranks)
-        if ranks.rank == 0:
-            print(report(contests, options))
+    print_table_of(__file__, options.ranks, lambda ranks: report(measure(options, ranks), options))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
 
+from bench.arguments import integers
 from bench.launch import launch_or_exit
 from bench.ranks import Ranks, joined, started_as_rank
 from bench.table import markdown
@@ -250,7 +251,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--ranks", type=_numbers, default=[2, 4, 8], help="comma-separated")
+    add("--ranks", type=integers, default=[2, 4, 8], help="comma-separated")
     add("--rate", type=float, default=2.5e6, help="bytes per second that each rank sends")
     add("--samples", type=int, default=16, help="per rank and step")
     add("--shared", type=float, default=0.3, help="part of a batch that the one before had too")
@@ -261,10 +262,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="of the same steps")
     add("--out", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def main() -> None:

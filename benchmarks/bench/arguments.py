@@ -15,3 +15,13 @@ def names_among(choices: Collection[str]) -> Callable[[str], list[str]]:
         return names
 
     return chosen
+
+
+def integers(text: str) -> list[int]:
+    """Whole numbers, separated by commas."""
+    return [int(word) for word in text.split(",")]
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers, separated by commas."""
+    return [float(word) for word in text.split(",")]

@@ -104,6 +104,10 @@ std::string Operation::describe() const {
   return text + " of group '" + group.name() + "'";
 }
 
+Status Operation::failed_by(const Status& why) const {
+  return Status(why.code(), describe() + ": " + why.message());
+}
+
 std::string Operation::describe_missing() const {
   std::string text;
   const auto add = [&text](int rank, const std::string& what) {
@@ -152,7 +156,7 @@ Status unfold_plan(Operation& operation) {
   for (const Status& status :
        {check_peers(group, plan.sends, false), check_peers(group, plan.receives, true),
         add_local_copy(operation, group.rank())}) {
-    if (!status.ok()) return Status(status.code(), operation.describe() + ": " + status.message());
+    if (!status.ok()) return operation.failed_by(status);
   }
   add_messages(operation, group.rank());
   link_parts(operation);

@@ -104,6 +104,8 @@ struct Operation {
   bool point_to_point() const { return kind() == OpKind::kSend || kind() == OpKind::kRecv; }
   // "rank 1: all_to_all_single #12 of group 'world'"
   std::string describe() const;
+  // The same failure, with that in front.
+  Status failed_by(const Status& why) const;
   // "rank 2 (has not called it), rank 3 (1048576 of 4194304 bytes arrived)"
   std::string describe_missing() const;
 

@@ -157,7 +157,7 @@ class Protocol {
   bool hear(Peer& peer);
   bool poll_device_operation(Operation& operation, Nanoseconds now);
   void poll_staged(DevicePoll& poll, Operation& operation);
-  void poll_device_message(DevicePoll& poll, Operation& operation,
+  bool poll_device_message(DevicePoll& poll, Operation& operation,
                            std::shared_ptr<DeviceTransfer>& transfer, const Counterpart& other,
                            bool may_be_over = true);
   void note_submitted(Operation& operation);

@@ -27,7 +27,7 @@ bool Protocol::start_device_copies(Operation& operation) {
     if (status.ok()) copy.transfer = std::move(transfer.value());
   }
   if (status.ok()) return true;
-  fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
+  fail(operation, operation.failed_by(status));
   return false;
 }
 
@@ -67,7 +67,7 @@ void Protocol::grant_device(Incoming& in) {
                             " lies in too many allocations to be named in one record");
   }
   if (!status.ok()) {
-    return fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
+    return fail(operation, operation.failed_by(status));
   }
   in.transfer = std::move(transfer.value());
   in.state = Incoming::State::kStreaming;
@@ -161,7 +161,8 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   poll_staged(poll, operation);
   for (Outgoing& out : operation.outgoing) {
     if (!out.in_device() || out.state == Outgoing::State::kDone) continue;
-    poll_device_message(poll, operation, out.transfer, {out.peer, false, out.peer_token, out.rank});
+    poll.over += poll_device_message(poll, operation, out.transfer,
+                                     {out.peer, false, out.peer_token, out.rank});
     if (out.state == Outgoing::State::kStreaming && out.transfer == nullptr) {
       out.sent = out.bytes;
       out.state = Outgoing::State::kDone;
@@ -170,8 +171,8 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   }
   for (Incoming& in : operation.incoming) {
     if (!in.in_device() || in.state == Incoming::State::kDone) continue;
-    poll_device_message(poll, operation, in.transfer, {in.peer, true, in.peer_token, in.rank},
-                        in.arrived);
+    poll.over += poll_device_message(poll, operation, in.transfer,
+                                     {in.peer, true, in.peer_token, in.rank}, in.arrived);
     if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
       in.landed = in.bytes;
       in.state = Incoming::State::kDone;
@@ -180,8 +181,8 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   }
   for (LocalCopy& copy : operation.local) {
     if (copy.copied == copy.bytes) continue;
-    poll_device_message(poll, operation, copy.transfer,
-                        {nullptr, false, 0, operation.request.group->rank()});
+    poll.over += poll_device_message(poll, operation, copy.transfer,
+                                     {nullptr, false, 0, operation.request.group->rank()});
     if (copy.transfer == nullptr) copy.copied = copy.bytes;
   }
   operation.pending -= poll.over;
@@ -200,50 +201,49 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
 void Protocol::poll_staged(DevicePoll& poll, Operation& operation) {
   for (Outgoing& out : operation.outgoing) {
     if (!out.staged || out.transfer == nullptr) continue;
-    poll_device_message(poll, operation, out.transfer, {nullptr, false, 0, out.rank});
-    if (out.transfer != nullptr) continue;
-    --poll.over;  // it has only begun
+    const Counterpart nobody{nullptr, false, 0, out.rank};
+    if (!poll_device_message(poll, operation, out.transfer, nobody)) continue;
     ++poll.sent_on;
     if (out.state == Outgoing::State::kStreaming) out.peer->sending.add(&out, now_ns());
   }
   for (Incoming& in : operation.incoming) {
     if (!in.staged || in.state == Incoming::State::kDone) continue;
-    poll_device_message(poll, operation, in.transfer, {nullptr, true, 0, in.rank});
-    if (in.state == Incoming::State::kStreaming && in.transfer == nullptr) {
-      in.state = Incoming::State::kDone;
-    }
+    const Counterpart nobody{nullptr, true, 0, in.rank};
+    if (!poll_device_message(poll, operation, in.transfer, nobody)) continue;
+    in.state = Incoming::State::kDone;
+    ++poll.over;
   }
 }
 
-// Looks at one message that is not done; `transfer` is null again once it is, if it may be.
-void Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
+// Looks at one message that is not done. Whether it is now, if it may be: then `transfer` is null.
+bool Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
                                    std::shared_ptr<DeviceTransfer>& transfer,
                                    const Counterpart& other, bool may_be_over) {
   if (transfer == nullptr) {  // not granted yet
     ++poll.waiting;
-    return;
+    return false;
   }
   device_moves_ = true;
   relay_news(other, header_about(operation), *transfer);
   switch (transfer->state()) {
     case DeviceTransfer::State::kWaiting:
       ++poll.waiting;
-      return;
+      return false;
     case DeviceTransfer::State::kSubmitted:
-      return;
+      return false;
     case DeviceTransfer::State::kOver:
-      if (!may_be_over) return;
+      if (!may_be_over) return false;
       operation.paths.add(transfer->staged() ? Path::kStaged : Path::kCopyEngine);
       transfer.reset();
-      ++poll.over;
-      return;
+      return true;
     case DeviceTransfer::State::kFailed:
       ++poll.waiting;
       const Status why = transfer->failure();
       poll.failure = Status(why.code(), operation.describe() + ": with rank " +
                                             std::to_string(other.rank) + ": " + why.message());
-      return;
+      return false;
   }
+  return false;
 }
 
 void Protocol::note_submitted(Operation& operation) {

@@ -269,9 +269,7 @@ void Protocol::match(Incoming& in, Peer& peer, const WireHeader& header,
   hear_of_one(operation);
   if (in.staged) {
     const Status status = begin_stage_in(in);
-    if (!status.ok()) {
-      return fail(operation, Status(status.code(), operation.describe() + ": " + status.message()));
-    }
+    if (!status.ok()) return fail(operation, operation.failed_by(status));
   }
   if (header.kind == RecordKind::kInline) {
     scatter_bytes(in.segments, 0, payload, CopyMode::kCached);

@@ -3,25 +3,15 @@
 #include <array>
 
 #include "tests/cpp/check.h"
+#include "tests/cpp/waits.h"
 
 namespace freescale {
 namespace {
 
-constexpr uint64_t kTrainer = 7;  // threads
-constexpr uint64_t kHelper = 8;
+using testing::kTrainer;
+using testing::wait;
 
-Event wait(Nanoseconds begin, Nanoseconds ready, Nanoseconds end, uint64_t thread = kTrainer,
-           Priority priority = Priority::kNormal, OpKind op = OpKind::kAllReduce) {
-  Event event;
-  event.kind = EventKind::kWait;
-  event.op = op;
-  event.priority = priority;
-  event.thread = thread;
-  event.begin = begin;
-  event.ready = ready;
-  event.end = end;
-  return event;
-}
+constexpr uint64_t kHelper = kTrainer + 1;
 
 Event join(Nanoseconds begin, Nanoseconds end, uint64_t joined = kHelper) {
   Event event;

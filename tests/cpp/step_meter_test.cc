@@ -1,23 +1,15 @@
 #include "cpp/scheduler/step_meter.h"
 
 #include "tests/cpp/check.h"
+#include "tests/cpp/waits.h"
 
 namespace freescale {
 namespace {
 
-constexpr uint64_t kTrainer = 7;  // threads
-constexpr uint64_t kOther = 8;
+using testing::kTrainer;
+using testing::wait;
 
-Event wait(Nanoseconds begin, Nanoseconds ready, Nanoseconds end, uint64_t thread = kTrainer) {
-  Event event;
-  event.kind = EventKind::kWait;
-  event.op = OpKind::kAllReduce;
-  event.thread = thread;
-  event.begin = begin;
-  event.ready = ready;
-  event.end = end;
-  return event;
-}
+constexpr uint64_t kOther = kTrainer + 1;
 
 TEST(step_time_has_the_loads_before_and_within) {
   const std::vector<Event> events = {wait(12, 14, 15), wait(33, 0, 34), wait(52, 55, 60),

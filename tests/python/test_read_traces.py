@@ -56,6 +56,12 @@ def only_step(*paths: Path) -> StepTime:
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
+def reduction(group: str, sequence: int, begin: float, end: float) -> Event:
+    """A kernel that tells which collective it is."""
+    known = {"Collective name": "allreduce", "Process Group Name": group, "Seq": sequence}
+    return kernel(REDUCE, begin, end, **known)
+
+
 def test_device(tmp_path: Path) -> None:
     """Computing hides what communicates at the same time; of the rest nothing is counted twice."""
     found = only_step(
@@ -87,8 +93,7 @@ def test_stragglers_on_devices(tmp_path: Path, numbered: bool) -> None:
     """Both ranks reduce twice; rank 1 comes 30 us late to the first, rank 0 5 us to the second."""
 
     def reduce(sequence: int, begin: float, end: float) -> Event:
-        known = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": sequence}
-        return kernel(REDUCE, begin, end, **(known if numbered else {}))
+        return reduction("0", sequence, begin, end) if numbered else kernel(REDUCE, begin, end)
 
     first = write(
         tmp_path, 0, step(1, 0, 100), kernel("a", 0, 10), reduce(5, 10, 50), reduce(6, 60, 70)
@@ -111,13 +116,10 @@ def test_stragglers_on_devices(tmp_path: Path, numbered: bool) -> None:
 
 def test_collectives_are_matched_by_group_and_number(tmp_path: Path) -> None:
     """What another group does at the same time on the other rank is another collective."""
-
-    def reduce(group: str, sequence: int, begin: float, end: float) -> Event:
-        known = {"Collective name": "allreduce", "Process Group Name": group, "Seq": sequence}
-        return kernel(REDUCE, begin, end, **known)
-
-    first = write(tmp_path, 0, step(1, 0, 100), reduce("a", 1, 10, 20), reduce("a", 2, 30, 50))
-    second = write(tmp_path, 1, step(1, 0, 100), reduce("b", 1, 18, 20), reduce("a", 2, 35, 50))
+    one, two = reduction("a", 1, 10, 20), reduction("a", 2, 30, 50)
+    first = write(tmp_path, 0, step(1, 0, 100), one, two)
+    one, two = reduction("b", 1, 18, 20), reduction("a", 2, 35, 50)
+    second = write(tmp_path, 1, step(1, 0, 100), one, two)
     assert only_step(first, second).blocked == (Blocked("allreduce", None, 5_000, 25_000),)
 
 

@@ -4,7 +4,6 @@ Needs no root. Real interfaces, cuts and restarts are for ``tests/multihost``.
 """
 
 import importlib.util
-import os
 import re
 from collections.abc import Callable
 
@@ -19,8 +18,8 @@ import test_priorities
 import test_reductions
 import test_rooted
 from harness.data import arbitrary, assert_same_bits, poisoned
+from harness.hosts import run_on_hosts
 from harness.launch import Launcher
-from harness.rank import open_store
 
 pytestmark = [
     pytest.mark.freescale_only,
@@ -37,18 +36,11 @@ HOSTS = [(0, 0, 1, 1), (0, 1, 0, 1, 1), (0, 1, 1), (0, 1, 2)]
 AGGREGATED = 1000
 
 
-def on_hosts(rank: int, size: int, hosts: tuple[int, ...], body: Body) -> None:
-    os.environ["FREESCALE_HOST"] = f"host {hosts[rank]}"
-    dist.init_process_group("freescale", store=open_store("hosts"), rank=rank, world_size=size)
-    body(rank, size)
-    dist.destroy_process_group()
-
-
 def run(launch: Launcher, hosts: tuple[int, ...], body: Body, aggregated: int = 0) -> None:
     environment = {"UCX_TLS": "tcp", "FREESCALE_AGGREGATE_BYTES": str(aggregated)}
     # UCX stays: its threads and descriptors are those of the process.
     launch(
-        on_hosts, len(hosts), hosts, body, init=False, environment=environment,
+        run_on_hosts, len(hosts), hosts, body, init=False, environment=environment,
         checks_footprint=False,
     )  # fmt: skip
 

@@ -1,9 +1,7 @@
 """CUDA tensors between ranks that count as on different hosts, over UCX and loopback."""
 
 import importlib.util
-import os
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch.distributed as dist
 
 import test_collectives
 from harness.data import arbitrary, assert_same_bits, poisoned
-from harness.rank import open_store
+from harness.hosts import run_on_hosts
 from ranks import Ranks
 from stand_in import Gate
 
@@ -23,25 +21,12 @@ pytestmark = pytest.mark.skipif(
 THREE, FOUR = (0, 1, 2), (0, 0, 1, 1)
 
 
-def on_hosts(rank: int, world_size: int, hosts: tuple[int, ...], body: Callable[..., None]) -> None:
-    os.environ["FREESCALE_HOST"] = f"host {hosts[rank]}"
-    dist.init_process_group(
-        "freescale",
-        store=open_store("hosts"),
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=60),
-    )
-    body(rank, world_size)
-    dist.destroy_process_group()
-
-
 def run(
     run_ranks: Ranks, hosts: tuple[int, ...], body: Callable[..., None], submission: dict[str, str]
 ) -> None:
     run_ranks(
         len(hosts),
-        on_hosts,
+        run_on_hosts,
         hosts,
         body,
         init=False,

@@ -18,13 +18,9 @@ const CallMemory::Message* own_message(const std::vector<CallMemory::Message>& m
   return found == messages.end() ? nullptr : &*found;
 }
 
-bool goes_to_near_peer(const CallMemory::Message& message) {
-  return message.peer != nullptr && message.peer->within_host() &&
-         total_bytes(message.segments) > 0;
-}
-
-bool goes_to_far_peer(const CallMemory::Message& message) {
-  return message.peer != nullptr && !message.peer->within_host() &&
+// Whether it has bytes for, or from, a peer of this host or, else, of another one.
+bool is_with_peer(const CallMemory::Message& message, bool within_host) {
+  return message.peer != nullptr && message.peer->within_host() == within_host &&
          total_bytes(message.segments) > 0;
 }
 
@@ -106,7 +102,7 @@ Result<std::shared_ptr<CudaCall>> CudaCall::create(CudaDevice& device, CallMemor
 }
 
 Status CudaCall::add_receive(const CallMemory::Message& message) {
-  if (!goes_to_near_peer(message)) return {};
+  if (!is_with_peer(message, /*within_host=*/true)) return {};
   DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> arrived = device_.flags().take();
   if (!arrived.ok()) return arrived.status();
@@ -122,7 +118,7 @@ Status CudaCall::add_receive(const CallMemory::Message& message) {
 }
 
 Status CudaCall::add_send(const CallMemory::Message& message) {
-  if (!goes_to_near_peer(message)) return {};
+  if (!is_with_peer(message, /*within_host=*/true)) return {};
   DeviceLane& lane = device_.lane(message.peer);
   Result<FlagWord> sent = device_.flags().take();
   if (!sent.ok()) return sent.status();
@@ -165,7 +161,7 @@ Status CudaCall::add_far(const CallMemory& memory) {
 
 Status CudaCall::add_far(const CallMemory::Message& message, std::vector<Far>* to, size_t* place) {
   constexpr size_t kAlignment = 256;  // of what copies engines move best
-  if (!goes_to_far_peer(message)) return {};
+  if (!is_with_peer(message, /*within_host=*/false)) return {};
   Result<FlagWord> over = device_.flags().take();
   if (!over.ok()) return about(message, over.status());
   to->push_back({message.peer, message.segments, *place, std::move(over.value()), {}});
@@ -267,24 +263,29 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::send(Link& to, int level,
 
 Result<std::shared_ptr<DeviceTransfer>> CudaCall::copy(int level) {
   if (!local_.has_value()) return Status::invalid_argument("a copy of nothing");
-  return copy_on_rank(*local_->lane, level, local_->from, local_->to, local_->copied,
-                      [](SendTransfer&) {});
+  auto transfer = copy_on_rank(*local_->lane, level, local_->from, local_->to, local_->copied);
+  device_.submit(*local_->lane, level, Way::kOut, transfer);
+  return std::shared_ptr<DeviceTransfer>(std::move(transfer));
 }
 
-template <typename Prepare>
-std::shared_ptr<DeviceTransfer> CudaCall::copy_on_rank(DeviceLane& lane, int level,
-                                                       const std::vector<Segment>& from,
-                                                       const std::vector<Segment>& to,
-                                                       const FlagWord& over, Prepare prepare) {
+std::shared_ptr<SendTransfer> CudaCall::copy_on_rank(DeviceLane& lane, int level,
+                                                     const std::vector<Segment>& from,
+                                                     const std::vector<Segment>& to,
+                                                     const FlagWord& over) const {
   std::vector<SendPart> parts =
       pair_up(from, to, [](const Segment& piece, uint64_t offset, uint64_t bytes) {
         return SendPart{{0, 0, bytes}, address_of(piece) + offset, {}};
       });
-  auto transfer = std::make_shared<SendTransfer>(device_, lane, level, std::move(parts),
-                                                 ready_.target(), over.target());
-  prepare(*transfer);
+  return std::make_shared<SendTransfer>(device_, lane, level, std::move(parts), ready_.target(),
+                                        over.target());
+}
+
+Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage(DeviceLane& lane, int level,
+                                                        std::shared_ptr<SendTransfer> transfer,
+                                                        std::optional<WordValue> landed) {
+  transfer->set_stages(landed);
   device_.submit(lane, level, Way::kOut, transfer);
-  return transfer;
+  return std::shared_ptr<DeviceTransfer>(std::move(transfer));
 }
 
 CudaCall::Far* CudaCall::find_far(std::vector<Far>& all, const Link& link) {
@@ -303,8 +304,9 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage_out(Link& to, int level,
   Far* const far = find_far(far_sends_, to);
   if (far == nullptr) return Status::invalid_argument("a message that was not announced");
   memory->push_back({buffer_.host() + far->place, far->bytes()});
-  return copy_on_rank(*host_lanes_.out, level, far->segments, {in_buffer(*far)}, far->over,
-                      [](SendTransfer& transfer) { transfer.set_stages(std::nullopt); });
+  DeviceLane& lane = *host_lanes_.out;
+  return stage(lane, level, copy_on_rank(lane, level, far->segments, {in_buffer(*far)}, far->over),
+               {});
 }
 
 Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage_in(Link& from, int level,
@@ -312,8 +314,9 @@ Result<std::shared_ptr<DeviceTransfer>> CudaCall::stage_in(Link& from, int level
   Far* const far = find_far(far_receives_, from);
   if (far == nullptr) return Status::invalid_argument("a message that was not announced");
   memory->push_back({buffer_.host() + far->place, far->bytes()});
-  return copy_on_rank(*host_lanes_.in, level, {in_buffer(*far)}, far->segments, far->over,
-                      [far](SendTransfer& transfer) { transfer.set_stages(far->landed.target()); });
+  DeviceLane& lane = *host_lanes_.in;
+  return stage(lane, level, copy_on_rank(lane, level, {in_buffer(*far)}, far->segments, far->over),
+               far->landed.target());
 }
 
 void CudaCall::stage_in_may_go(Link& from) {

@@ -16,6 +16,7 @@
 namespace freescale::cuda {
 
 class CudaDevice;
+class SendTransfer;
 
 // The messages of one call, in device memory. Empty ones count for nothing here.
 struct CallMemory {
@@ -103,12 +104,15 @@ class CudaCall final : public DeviceCall {
   Status add_local(const CallMemory& memory);
   template <typename Function>
   void for_each_end(Function function) const;
-  // From one place of this rank to another; `over` is written at the end.
-  template <typename Prepare>
-  std::shared_ptr<DeviceTransfer> copy_on_rank(DeviceLane& lane, int level,
-                                               const std::vector<Segment>& from,
-                                               const std::vector<Segment>& to, const FlagWord& over,
-                                               Prepare prepare);
+  // From one place of this rank to another, to be submitted; `over` is written at the end.
+  std::shared_ptr<SendTransfer> copy_on_rank(DeviceLane& lane, int level,
+                                             const std::vector<Segment>& from,
+                                             const std::vector<Segment>& to,
+                                             const FlagWord& over) const;
+  // Submits one from or to the buffer, which waits for `landed`, too.
+  Result<std::shared_ptr<DeviceTransfer>> stage(DeviceLane& lane, int level,
+                                                std::shared_ptr<SendTransfer> transfer,
+                                                std::optional<WordValue> landed);
 
   CudaDevice& device_;
   const std::shared_ptr<const PrimaryContext> context_;

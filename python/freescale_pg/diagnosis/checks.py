@@ -1,5 +1,6 @@
 """What is tried on a machine, what an answer means, and what to do about it."""
 
+import functools
 import importlib.util
 import os
 import resource
@@ -54,10 +55,14 @@ def check_module() -> Check:
     return Check(name, "ok", "yes", 'backend="freescale" is there')
 
 
-def check_shared_memory(probe: Callable[..., LinkProbe] = probe_link) -> Check:
+def _probe_shared_memory() -> LinkProbe:
+    return probe_link(between_hosts=False)
+
+
+def check_shared_memory(probe: Callable[[], LinkProbe] = _probe_shared_memory) -> Check:
     """Whether two ranks of this host exchange bytes, and how."""
     name = "two ranks of this host"
-    found = probe(between_hosts=False)
+    found = probe()
     if not found.works:
         return Check(
             name,
@@ -78,10 +83,16 @@ def check_shared_memory(probe: Callable[..., LinkProbe] = probe_link) -> Check:
     return Check(name, "ok", found.reason, "small messages and large ones go the fast way")
 
 
-def check_network(probe: Callable[..., LinkProbe] = probe_link) -> Check:
+@functools.cache
+def _probe_network() -> LinkProbe:
+    """Once: two questions are about it, and it takes seconds."""
+    return probe_link(between_hosts=True)
+
+
+def check_network(probe: Callable[[], LinkProbe] = _probe_network) -> Check:
     """Whether two ranks that take each other for other hosts' exchange bytes, and how."""
     name = "two ranks over the network"
-    found = probe(between_hosts=True)
+    found = probe()
     if found.works:
         return Check(name, "ok", found.reason, "jobs may span hosts")
     return Check(
@@ -95,14 +106,14 @@ def check_network(probe: Callable[..., LinkProbe] = probe_link) -> Check:
 
 
 def check_rdma(
-    devices: Sequence[str] | None = None, probe: Callable[..., LinkProbe] = probe_link
+    devices: Sequence[str] | None = None, probe: Callable[[], LinkProbe] = _probe_network
 ) -> Check:
     """Whether RDMA devices that are there are used."""
     name = "RDMA"
     there = list(rdma_devices() if devices is None else devices)
     if not there:
         return Check(name, "note", "no device", "hosts are reached by TCP, with the CPU copying")
-    found = probe(between_hosts=True)
+    found = probe()
     if any(device in found.reason for device in there):
         return Check(name, "ok", found.reason, "bytes between hosts go past the CPU")
     return Check(

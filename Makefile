@@ -2,7 +2,7 @@
 # they need on the first run and re-install nothing on the next.
 #
 #   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [DEVICE=cuda] [EPOCHS=n] [BALANCE=0] [OVERLAP=0]
-#               [ARGS="..."]
+#               [NODES=2] [ARGS="..."]              # NODES: on hosts emulated by namespaces; needs root
 #   make test   [TORCH=2.14.1] [WORKERS=1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
@@ -27,6 +27,7 @@ TORCH ?= $(DEFAULT_TORCH)
 JOBS ?= $(shell nproc)
 
 NPROC ?= 2
+NODES ?= 1
 BACKEND ?= freescale
 DEVICE ?= cpu
 DATA ?=
@@ -124,16 +125,22 @@ build: $(STAMPS)/package
 # --- The commands -------------------------------------------------------------------------------
 
 .PHONY: train
-# Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide.
-train: build $(STAMPS)/requirements-run
-	@[[ "$(NPROC)" =~ ^[1-9][0-9]*$$ ]] || { echo "NPROC=$(NPROC) is not a number of ranks"; exit 1; }
-	@threads=$$(( $$(nproc) / $(NPROC) )); \
+# Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide. With
+# NODES, NPROC ranks on each of them, which reach no package index: the data are fetched before.
+train: build $(STAMPS)/requirements-run $(if $(filter-out 1,$(NODES)),$(STAMPS)/requirements-dev)
+	@for count in "NPROC=$(NPROC)" "NODES=$(NODES)"; do \
+	  [[ "$$count" =~ =[1-9][0-9]*$$ ]] || { echo "$$count is not a whole number from 1 on"; exit 1; }; \
+	done
+	$(if $(filter-out 1,$(NODES)),$(if $(DATA),,PYTHONPATH=examples $(BIN)/python -m seqrec.movielens .cache))
+	@threads=$$(( $$(nproc) / ($(NPROC) * $(NODES)) )); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
-	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
-	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
-	  --device "$(DEVICE)" \
+	$(BIN)/python $(if $(filter-out 1,$(NODES)),$(ON_HOSTS),$(ON_THIS_HOST)) \
+	  examples/train_seqrec.py --backend "$(BACKEND)" --device "$(DEVICE)" \
 	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
 	  $(if $(filter 0,$(BALANCE)),--no-balance) $(if $(filter 0,$(OVERLAP)),--no-overlap) $(ARGS)
+
+ON_THIS_HOST = -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=$(NPROC)
+ON_HOSTS = tools/run_on_emulated_hosts.py --hosts $(NODES) --per-host $(NPROC)
 
 .PHONY: test
 test: test-cpp test-python

@@ -157,19 +157,26 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
 
 bool UcxLink::poll_chunk(int level, LinkSink& sink) {
   Chunk chunk;
+  bool last = false;
   {
     const std::lock_guard lock(inbox_mutex_);
     if (chunks_[level].empty()) return false;
     chunk = chunks_[level].take();
+    last = chunks_[level].empty();
   }
   sink.on_chunk(chunk.tag, chunk.data.bytes());
   taken_[level] += chunk.data.bytes().size();
+  if (last || taken_[level] - told_[level] >= kCreditEvery) return_credit(level);
+  return true;
+}
+
+void UcxLink::return_credit(int level) {
+  told_[level] = taken_[level];
   const MessageHeader credit{.key = peer_key_,
                              .kind = MessageKind::kCredit,
                              .level = static_cast<uint8_t>(level),
-                             .offset = taken_[level]};
+                             .offset = told_[level]};
   if (!failed() && !silent_) static_cast<void>(send(credit, {}));
-  return true;
 }
 
 Status UcxLink::pull(uint64_t, std::byte*, size_t) {

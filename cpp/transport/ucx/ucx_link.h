@@ -13,6 +13,7 @@
 #include "cpp/transport/ucx/chunk_window.h"
 #include "cpp/transport/ucx/messages.h"
 #include "cpp/transport/ucx/ordered_inbox.h"
+#include "cpp/transport/ucx/ucp_settings.h"
 #include "cpp/transport/ucx/worker.h"
 
 namespace freescale::ucx {
@@ -82,7 +83,8 @@ class UcxLink final : public Link, private EndpointEvents {
 
  private:
   static constexpr size_t kRecordBytes = 16 << 10;
-  static constexpr size_t kChunkBytes = 256 << 10;
+  // While more chunks wait to be taken, the peer is told that some were after so many bytes.
+  static constexpr size_t kCreditEvery = 4 * kChunkBytes;
   // Records that wait for the network, in bytes; beyond them the sender waits.
   static constexpr size_t kMostUnsent = 256 << 10;
   // Messages ahead of their turn; a peer that has more of them is mad.
@@ -99,6 +101,7 @@ class UcxLink final : public Link, private EndpointEvents {
   void on_chunk(const MessageHeader& header, HeldData data);
   void on_credit(const MessageHeader& header);
   void take_credits();
+  void return_credit(int level);
   void note_received();
   void on_goodbye(uint64_t sent);
   void lose(const std::string& why);
@@ -126,6 +129,7 @@ class UcxLink final : public Link, private EndpointEvents {
   std::array<uint32_t, kPriorityLevels> chunks_sent_{};
   std::vector<ChunkWindow> windows_;
   std::array<uint64_t, kPriorityLevels> taken_{};  // bytes of the peer's chunks
+  std::array<uint64_t, kPriorityLevels> told_{};   // of them, those that the peer was told of
 
   mutable std::mutex inbox_mutex_;  // guards the rest
   std::string peer_name_ = "a process of another host";

@@ -20,8 +20,9 @@ constexpr unsigned kMessageId = 1;
 // How long the thread leaves progress to callers before it looks whether they still make it. They
 // tell when they stop, but one that has nothing more in flight just stays away.
 constexpr std::chrono::milliseconds kNap{1};
-// Of one look: what more there is can wait for the next.
-constexpr int kStepsAtOnce = 16;
+// Of one look, each of which may bring a chunk: what has come should be put where it belongs while
+// it is still in the cache.
+constexpr int kStepsAtOnce = 4;
 // Buffers of messages that are kept for the next ones.
 constexpr size_t kSpareSendings = 64;
 

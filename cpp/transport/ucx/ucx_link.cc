@@ -17,11 +17,12 @@ Segment segment_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, Wakers wakers)
+UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, std::string peer_name, Wakers wakers)
     : worker_(std::move(worker)),
       key_(key),
       wakers_(std::move(wakers)),
-      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)) {
+      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)),
+      peer_name_(std::move(peer_name)) {
   heard_at_ = sent_at_ = now_ns();
 }
 
@@ -48,11 +49,11 @@ std::string UcxLink::peer_name() const {
   return peer_name_;
 }
 
-Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body) {
+Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body, uint64_t puts) {
   const size_t bytes = total_bytes(body);
   unsent_.fetch_add(bytes);
   sent_at_.store(now_ns(), std::memory_order_relaxed);
-  Status status = worker_->send(endpoint_, bytes_of(header), body, *this);
+  Status status = worker_->send(endpoint_, bytes_of(header), body, *this, puts);
   if (!status.ok()) unsent_.fetch_sub(bytes);
   return status;
 }
@@ -148,7 +149,8 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .number = chunks_sent_[level],
                              .token = tag.token,
                              .offset = tag.offset};
-  if (!send(header, pieces).ok()) return false;
+  if (!send(header, pieces, puts_ + 1).ok()) return false;
+  ++puts_;
   ++chunks_sent_[level];
   ++sent_;
   windows_[level].note_put(bytes, now_ns());
@@ -256,9 +258,23 @@ void UcxLink::on_credit(const MessageHeader& header) {
   wakers_.arrived();
 }
 
-void UcxLink::on_sent(size_t bytes) {
+void UcxLink::on_sent(size_t bytes, uint64_t puts) {
   unsent_.fetch_sub(bytes);
+  if (puts != 0) note_read(puts);
   if (wants_room_.exchange(false)) wakers_.all();
+}
+
+// With two rails a chunk may be out before one that was put earlier.
+void UcxLink::note_read(uint64_t puts) {
+  uint64_t read = read_.load();
+  if (puts != read + 1) {
+    read_early_.insert(puts);
+    return;
+  }
+  do ++read;
+  while (read_early_.erase(read + 1) > 0);
+  read_.store(read);
+  wakers_.arrived();
 }
 
 void UcxLink::on_error(const std::string& why) { lose(" " + why); }

@@ -54,7 +54,7 @@ napoleon_use_rtype = False
 html_theme = "furo"
 html_title = f"freescale_pg {release}"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 # Of what a block shows, what a reader would type or keep.
 copybutton_prompt_text = ">>> |... "

@@ -18,6 +18,7 @@ from sphinx.util.osutil import relative_uri
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LOGGER = logging.getLogger(__name__)
+_LINKS = (addnodes.download_reference, addnodes.pending_xref)
 _LEXERS = {".h": "cpp", ".cc": "cpp", ".py": "python", ".md": "markdown", ".toml": "toml"}
 
 
@@ -41,18 +42,27 @@ def _sources(env: BuildEnvironment) -> dict[str, set[str]]:
 
 
 def _keep_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Makes links of what MyST takes for downloads: files that are no pages."""
+    """Makes links of what MyST takes for downloads, or for pages: files outside of docs/."""
     env = app.env
-    for node in list(doctree.findall(addnodes.download_reference)):
-        path = (Path(env.srcdir) / env.docname).parent / node["reftarget"]
-        source = path.resolve()
-        if not source.is_file() or not source.is_relative_to(_ROOT):
-            continue  # Sphinx warns.
+    for node in list(doctree.findall(lambda node: isinstance(node, _LINKS))):
+        source = _target(env, node)
+        if source is None or not source.is_file() or not source.is_relative_to(_ROOT):
+            continue  # A page, or Sphinx warns.
         name = source.relative_to(_ROOT).as_posix()
         _sources(env).setdefault(env.docname, set()).add(name)
         link = nodes.reference("", "", *node.children, internal=True)
         link["repository_source"] = name
         node.replace_self(link)
+
+
+def _target(env: BuildEnvironment, node: nodes.Element) -> Path | None:
+    """The file that a link leads to; None if it is a page."""
+    if isinstance(node, addnodes.download_reference):
+        return (Path(env.srcdir, env.docname).parent / node["reftarget"]).resolve()
+    if node.get("refdomain") != "doc" or node["reftarget"] in env.found_docs:
+        return None
+    # The names of other Markdown files come without their ending.
+    return Path(env.srcdir, f"{node['reftarget']}.md")
 
 
 def _forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:

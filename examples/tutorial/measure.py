@@ -11,6 +11,7 @@ traces, in a run of its own, and its time that of a run without the profiler.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,10 +59,16 @@ def main() -> None:
     contestants = [Contestant(program, None) for program in _PROGRAMS]
     contestants += [Contestant(program, options.rate) for program in _PROGRAMS[1:]]
     found: dict[Contestant, list[_Run]] = {each: [] for each in contestants}
-    for number in range(options.rounds):
-        print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-        for each, runs in found.items():
-            runs.append(_measured(each, options.ranks, options.samples))
+    try:
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            measured = {each: _measured(each, options.ranks, options.samples) for each in found}
+            for each, run in measured.items():
+                found[each].append(run)
+    except KeyboardInterrupt:
+        print("interrupted: what follows is of the rounds before", file=sys.stderr)
+    if not found[contestants[0]]:
+        return
     print("| program | links | step ms | " + " | ".join(f"{part} %" for part in _PARTS) + " |")
     print("|---|---|--:|" + "--:|" * len(_PARTS))
     for each, runs in found.items():
@@ -95,15 +102,22 @@ def _measured(contestant: Contestant, ranks: int, samples: int) -> _Run:
 def _run(program: str, arguments: Sequence[str], ranks: int, extra: Mapping[str, str]) -> None:
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    subprocess.run(
-        [
-            *(sys.executable, *launcher, f"--nproc-per-node={ranks}"),
-            *(str(_HERE / f"{program}.py"), *arguments),
-        ],
-        env={"OMP_NUM_THREADS": str(threads), **os.environ, **extra},
-        stdout=subprocess.DEVNULL,
-        check=True,
+    command = [
+        *(sys.executable, *launcher, f"--nproc-per-node={ranks}"),
+        *(str(_HERE / f"{program}.py"), *arguments),
+    ]
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **extra}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     )
+    try:
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # Its own session: torchrun and its ranks.
+            process.wait()
+    if status != 0:
+        raise SystemExit(f"{program}.py failed")
 
 
 def _shares(timed: Sequence[_Report], divided: Sequence[_Report]) -> tuple[float, list[float]]:

@@ -52,6 +52,8 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
 html_title = f"freescale_pg {release}"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]

@@ -14,6 +14,7 @@
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make gpu-check [REHEARSE=1] [ARGS="--rows driver"]   # what only a machine with GPUs can answer
+#   make docs   # the site, in build/docs/html, its own links checked; docs-links checks all others
 #   make lint | format | stubs | clean
 
 SHELL := /bin/bash
@@ -68,7 +69,7 @@ COMPILE_PYTHON = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fakes/* \
   tests/fuzz tests/gpu, \
   $(folder)/*.h $(folder)/*.cc))
-PYTHON_FILES = python examples benchmarks gpu_check tests tools cmake setup.py
+PYTHON_FILES = python examples benchmarks gpu_check tests tools cmake docs/conf.py docs/_ext setup.py
 TYPED_FILES = python/freescale_pg gpu_check tools tests/conformance \
   $(wildcard examples benchmarks)
 
@@ -257,6 +258,20 @@ mutation-check: $(STAMPS)/requirements-build
 .PHONY: soak
 soak: build $(STAMPS)/requirements-run
 	$(BIN)/python tests/soak/soak.py $(ARGS)
+
+# From scratch, since pages of sources are not made anew when only those have changed.
+SPHINX = $(BIN)/python -m sphinx --fresh-env --quiet --jobs auto -d build/docs/doctrees
+
+.PHONY: docs
+docs: build $(STAMPS)/requirements-run $(STAMPS)/requirements-docs
+	rm -rf build/docs/html
+	$(SPHINX) --fail-on-warning -b html docs build/docs/html
+	$(BIN)/python tools/check_site.py build/docs/html
+
+# Asks other servers, so it is no part of .ci/run.
+.PHONY: docs-links
+docs-links: build $(STAMPS)/requirements-run $(STAMPS)/requirements-docs
+	$(SPHINX) -b linkcheck docs build/docs/links
 
 # --- Checks, each of them a step of .ci/run -----------------------------------------------------
 

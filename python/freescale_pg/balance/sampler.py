@@ -145,7 +145,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def start_step(self) -> int:
-        """Number of the step that the next pass begins with: 0, or more after a resume."""
+        """Number of the step that the next pass begins with; 0, or more after a resume."""
         return self._progress.start
 
     def set_epoch(self, epoch: int) -> None:

@@ -14,6 +14,7 @@ from freescale_pg.balance.lengths import Lengths
 from freescale_pg.balance.online import BalancedBatch, Jagged, OnlineBalancer, OnlineStats
 from freescale_pg.balance.rebalance import Rebalancing, rebalance
 from freescale_pg.balance.sampler import BalancedBatchSampler
+from freescale_pg.balance.workload import Workload
 
 __all__ = [
     "BalancedBatch",
@@ -30,6 +31,7 @@ __all__ = [
     "OnlineStats",
     "Quadratic",
     "Rebalancing",
+    "Workload",
     "fit_cost",
     "rebalance",
 ]

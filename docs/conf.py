@@ -34,11 +34,11 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Other projects', whose pages would have to be fetched to be linked to.
     (r"py:.*", r"(torch|dist|nn|np|numpy)\..*"),
-    (r"py:.*", r"(collections|contextlib|dataclasses|datetime|enum|os|typing)\..*"),
+    (r"py:.*", r"(collections|contextlib|dataclasses|datetime|enum|os|pathlib|typing)\..*"),
     # What EmbeddingExchange passes on, and other types that nobody makes himself.
     (r"py:class", r"freescale_pg\.embedding\.(exchange|placement|request|shard)\..*"),
     (r"py:class", r"freescale_pg\.balance\.(lengths\.ArrowColumn|online\.[a-z]+\.\w+)"),
-    (r"py:class", r"freescale_pg\.observe\.meter\.T"),
+    (r"py:class", r"freescale_pg\.observe\.(meter|recorder)\.T"),
 ]
 myst_heading_anchors = 4
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ShardedEmbeddingCollection,
     )
     from freescale_pg.observe.meter import BubbleMeter
+    from freescale_pg.observe.recorder import record_run
     from freescale_pg.observe.tracing import trace
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
@@ -49,6 +50,7 @@ __all__ = [
     "functional",
     "observe",
     "priority",
+    "record_run",
     "reset_stats",
     "stats",
     "trace",
@@ -73,6 +75,7 @@ _HOMES = {
     "all_gather_into_tensor": "operators",
     "all_to_all_single": "operators",
     "priority": "_priority",
+    "record_run": "observe.recorder",
     "reset_stats": "statistics",
     "stats": "statistics",
     "trace": "observe.tracing",

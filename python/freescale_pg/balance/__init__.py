@@ -20,6 +20,7 @@ from freescale_pg.balance.online import (
 )
 from freescale_pg.balance.rebalance import Rebalancing, rebalance
 from freescale_pg.balance.sampler import BalancedBatchSampler
+from freescale_pg.balance.workload import Workload
 
 __all__ = [
     "BalancedBatch",
@@ -37,6 +38,7 @@ __all__ = [
     "PlannedBatch",
     "Quadratic",
     "Rebalancing",
+    "Workload",
     "fit_cost",
     "rebalance",
 ]

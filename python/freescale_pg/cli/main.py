@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "bubbles": "Show where the time of training steps went, from traces of torch.profiler.",
     "doctor": "Try what ranks need on this machine, and say what to do about what does not work.",
     "info": "Show what there is, and how ranks reach each other; under torchrun, those of the job.",
+    "report": "Make one HTML page of a recorded run: where its time went, links, latency.",
     "simulate": "Tell the bubbles of a training on 8 to 4096 ranks, and what removes them.",
 }
 

@@ -32,15 +32,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.arguments import integers
-from bench.bounds import least_peak
-from bench.length_sets import LENGTH_SETS, Integers, lognormal
-from bench.partitions import CONTESTANTS, freescale
-from bench.table import markdown
+from balancing.bounds import least_peak
+from balancing.length_sets import LENGTH_SETS, Integers, lognormal
+from balancing.partitions import CONTESTANTS, freescale
 from freescale_pg import BalancedBatchSampler
 from freescale_pg.balance import Quadratic
 from freescale_pg.balance.epoch_order import EpochOrder
 from freescale_pg.balance.global_batch import integer_costs
+from freescale_pg.bench.arguments import integers
+from freescale_pg.bench.table import markdown
 from targets import (
     BILLION_MIB_AT_MOST,
     BILLION_STEP_MS_AT_MOST,

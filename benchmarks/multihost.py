@@ -42,12 +42,12 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from bench.arguments import names_among
-from bench.emulated_hosts import Network, Ranks, missing
-from bench.plain_tcp import PlainTcp
-from bench.results import CANDIDATE
-from bench.table import markdown, microseconds_text, parse_size, ratio_text, size_text
-from bench.teams import Team, merged, slowest, take_turns
+from between_hosts.emulated_hosts import Network, Ranks, missing
+from between_hosts.plain_tcp import PlainTcp
+from between_hosts.teams import Team, merged, slowest, take_turns
+from freescale_pg.bench.arguments import names_among
+from freescale_pg.bench.results import CANDIDATE
+from freescale_pg.bench.table import markdown, microseconds_text, parse_size, ratio_text, size_text
 from targets import BETWEEN_HOSTS, Bound
 
 _KIB, _MIB = 1 << 10, 1 << 20

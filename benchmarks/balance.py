@@ -11,11 +11,10 @@ batch out. A sample of length L costs L + L²/1024. Shown are means over the rou
 rank's load divided by the mean load; *floor* is the least that is possible: the dearest sample with
 the cheapest that must accompany it, or 1. *Over floor* is the worst round of freescale's load over
 the floor; *over bound* is the same for a bound that also knows of several dear samples that compete
-for the cheapest (bench/bounds.py). *Plan* is the median time of the planner alone on integer costs,
-*step* that of all that the sampler does for a step (order, lengths, costs, plan, and what it keeps
-for its statistics): processor time of the one thread that does it, so that other work on the
-machine does not count.
-"""
+for the cheapest (balancing/bounds.py). *Plan* is the median time of the planner alone on integer
+costs, *step* that of all that the sampler does for a step (order, lengths, costs, plan, and what it
+keeps for its statistics): processor time of the one thread that does it, so that other work on the
+machine does not count. """
 
 from __future__ import annotations
 

@@ -47,5 +47,5 @@ def make_barrier(ranks: Ranks, yields: bool) -> Barrier:
 
 
 def share_memory(ranks: Ranks) -> bool:
-    """Whether all ranks are on one host, and so have one clock. A collective call."""
+    """Whether all ranks are on one host. A collective call."""
     return isinstance(make_barrier(ranks, yields=True), SpinBarrier)

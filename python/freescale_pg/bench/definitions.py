@@ -63,5 +63,5 @@ gradients when they are needed. *FIFO*: the overlapped schedule with one priorit
 *prioritised*: with the priorities of freescale_pg.embedding.overlap. *Urgent ms* is how long the
 exchange of the shared rows' vectors takes from the moment the last rank asks, and *idle ms* what it
 takes on links with nothing else to do; the difference should be no more than a chunk that is on the
-wire (*chunk ms*). Ranks of several hosts have no clock in common, so both are left out there.
+wire (*chunk ms*). All ranks are on one host.
 """

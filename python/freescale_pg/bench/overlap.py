@@ -120,9 +120,10 @@ class OverlapMode(Mode):
         (backend,) = self.backends or (CANDIDATE,)
         if backend == CANDIDATE:
             os.environ[_RATE_VARIABLE] = str(self.rate)
-        has_one_clock = share_memory(ranks)
+        if not share_memory(ranks):
+            raise ValueError("overlap needs one host: links between hosts are not emulated")
         return [
-            {**record, "rate": self.rate, "has_one_clock": has_one_clock}
+            {**record, "rate": self.rate}
             for part in self.shared
             for record in measure(self._shape(part, ranks), backend, self.rounds, ranks)
         ]
@@ -279,7 +280,7 @@ def summaries(records: Sequence[Record]) -> list[Record]:
         if backend == CANDIDATE and record["schedule"] == "blocking":
             blocking[shared] = exposed
         urgent = idle = None
-        if record["schedule"] == "prioritised" and record["has_one_clock"]:
+        if record["schedule"] == "prioritised":
             urgent = urgent_seconds(record)
             idle = median(rank["idle"] for rank in record["ranks"])
         lines.append(

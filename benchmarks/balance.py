@@ -14,7 +14,8 @@ the floor; *over bound* is the same for a bound that also knows of several dear 
 for the cheapest (balancing/bounds.py). *Plan* is the median time of the planner alone on integer
 costs, *step* that of all that the sampler does for a step (order, lengths, costs, plan, and what it
 keeps for its statistics): processor time of the one thread that does it, so that other work on the
-machine does not count. """
+machine does not count.
+"""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from freescale_pg.bench.cell_report import report
 from freescale_pg.bench.cells import Cell
 from freescale_pg.bench.contestants import Call, Contestant, synchronized
 from freescale_pg.bench.interleave import choose_rounds, interleave
-from freescale_pg.bench.launch import Program, find_mpirun, run_ranks
+from freescale_pg.bench.launch import find_mpirun, run_ranks
 from freescale_pg.bench.memory import memory_of_a_rank
-from freescale_pg.bench.mode import Mode, Record, measured_by, say
+from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by, say
 from freescale_pg.bench.ranks import Ranks
 from freescale_pg.bench.results import CellResult
 from freescale_pg.bench.roster import (
@@ -67,9 +67,7 @@ class CollectivesMode(Mode):
             raise ValueError(
                 f"--device cuda: torch {torch.__version__} finds no CUDA device here, only the CPU"
             )
-        if world_size is not None and self.ranks not in (None, (world_size,)):
-            asked = ",".join(map(str, self.ranks or ()))
-            raise ValueError(f"--ranks {asked}: the job has {world_size} ranks")
+        check_ranks(self.ranks, world_size)
 
     def collect(self) -> list[Record]:
         """Starts one run for each world size."""
@@ -77,13 +75,7 @@ class CollectivesMode(Mode):
         records: list[Record] = []
         for world_size in self.ranks or _DEFAULT_RANKS:
             self._choose(self._place(world_size, mpirun is not None), speaks=False)
-
-            def start(
-                program: Program, arguments: Sequence[str], world_size: int = world_size
-            ) -> None:
-                run_ranks(program, arguments, world_size, mpirun)
-
-            records += measured_by(self, start)
+            records += measured_by(self, partial(run_ranks, ranks=world_size, mpirun=mpirun))
         return records
 
     def measure(self, ranks: Ranks) -> list[Record]:

@@ -22,7 +22,8 @@ to its latency to the times, and there is neither limit nor floor.
 
 Each contestant's result is checked once per cell, on poisoned outputs with data that differs by
 rank and element. One whose result is wrong, or whose call fails, is left out of the cell; one that
-fails on some ranks only is left out from then on, since its ranks may be out of step.
+fails on some ranks only is left out from then on, since its ranks may be out of step. A call that
+fails later, while it is timed, ends the run.
 """
 
 PRIORITY = """\

@@ -81,6 +81,20 @@ class Mode(ABC):
         return []
 
 
+def check_ranks(asked: Sequence[int] | None, world_size: int | None) -> None:
+    """Refuses other world sizes than that of the job.
+
+    Args:
+        asked: For the run; None: any.
+        world_size: Of the job; None: there is none.
+
+    Raises:
+        ValueError: They differ.
+    """
+    if asked is not None and world_size is not None and list(asked) != [world_size]:
+        raise ValueError(f"--ranks {','.join(map(str, asked))}: the job has {world_size} ranks")
+
+
 @dataclass(frozen=True)
 class Outputs:
     """Files for what was found.

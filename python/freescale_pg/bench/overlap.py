@@ -20,7 +20,7 @@ import torch.distributed as dist
 from freescale_pg._priority import Priority
 from freescale_pg.bench.barrier import share_memory
 from freescale_pg.bench.launch import Program, run_ranks
-from freescale_pg.bench.mode import Mode, Record, measured_by, say
+from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by, say
 from freescale_pg.bench.ranks import Ranks
 from freescale_pg.bench.results import CANDIDATE
 from freescale_pg.bench.roster import TORCH_BACKENDS, Place, check_names, choose_among
@@ -83,12 +83,9 @@ class OverlapMode(Mode):
         choose_among(self.backends, TORCH_BACKENDS, Place(), speaks=False)
         if self.plot is not None and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs matplotlib: pip install matplotlib")
-        if world_size is None:
-            return
-        if self.ranks not in (None, world_size):
-            raise ValueError(f"--ranks {self.ranks}: the job has {world_size} ranks")
+        check_ranks(None if self.ranks is None else [self.ranks], world_size)
         for backend in self.backends or ():
-            if backend != CANDIDATE:
+            if world_size is not None and backend != CANDIDATE:
                 raise ValueError(
                     f"--backends {backend}: in a job only {CANDIDATE} has links of a given rate"
                 )

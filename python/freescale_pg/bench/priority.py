@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,9 +19,9 @@ import torch.distributed as dist
 from freescale_pg.bench.attempt import WrongResultError
 from freescale_pg.bench.barrier import Barrier, GroupBarrier, make_barrier
 from freescale_pg.bench.exchange import Exchange, InFlight, group_of_priority
-from freescale_pg.bench.launch import Program, run_ranks
+from freescale_pg.bench.launch import run_ranks
 from freescale_pg.bench.memory import check_memory
-from freescale_pg.bench.mode import Mode, Record, measured_by
+from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by
 from freescale_pg.bench.ranks import Ranks, agreed
 from freescale_pg.bench.roster import TORCH_BACKENDS, Place, check_names, choose_among
 from freescale_pg.bench.table import markdown, microseconds_text, ratio_text, size_text
@@ -60,16 +61,11 @@ class PriorityMode(Mode):
         """Refuses unknown backends, and another world size than the job's."""
         check_names(self.backends)
         self._choose(speaks=False)
-        if world_size is not None and self.ranks not in (None, world_size):
-            raise ValueError(f"--ranks {self.ranks}: the job has {world_size} ranks")
+        check_ranks(None if self.ranks is None else [self.ranks], world_size)
 
     def collect(self) -> list[Record]:
         """Starts one run."""
-
-        def start(program: Program, arguments: Sequence[str]) -> None:
-            run_ranks(program, arguments, self.ranks or _DEFAULT_RANKS)
-
-        return measured_by(self, start)
+        return measured_by(self, partial(run_ranks, ranks=self.ranks or _DEFAULT_RANKS))
 
     def measure(self, ranks: Ranks) -> list[Record]:
         """Runs all trials of all backends."""

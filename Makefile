@@ -6,7 +6,7 @@
 #   make test   [TORCH=2.14.1] [WORKERS=1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
-#   make bench  [ARGS="..."]
+#   make bench  [ARGS="priority --trials 24"]   # freescale bench, and this project's aims beside it
 #   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make test-multihost [PYTEST_ARGS="--backend gloo"]   # hosts emulated by namespaces; needs root
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
@@ -242,7 +242,8 @@ conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
-	$(BIN)/python benchmarks/collectives.py $(ARGS)
+	$(BIN)/freescale bench $(ARGS) --json $(BUILD_DIR)/bench.json
+	$(BIN)/python benchmarks/verdicts.py $(BUILD_DIR)/bench.json
 
 # One question to the GPUs after the other; docs/gpu-results.md says which. REHEARSE=1 needs no GPU.
 .PHONY: gpu-check

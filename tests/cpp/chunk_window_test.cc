@@ -7,22 +7,23 @@ namespace freescale::ucx {
 namespace {
 
 constexpr size_t kChunk = 1000;
+constexpr int kLevel = 2;
 constexpr Nanoseconds kMicrosecond = 1000;
 
 TEST(window_bounds_what_is_in_flight) {
   ChunkWindow window(kChunk);
   size_t chunks = 0;
-  for (; window.has_room(kChunk); ++chunks) window.note_put(kChunk, 0);
+  for (; window.has_room(kLevel, kChunk); ++chunks) window.note_put(kLevel, kChunk, 0);
   CHECK_EQ(chunks * kChunk, window.size());
-  CHECK(window.note_taken(kChunk, kMicrosecond));
-  CHECK_EQ(window.in_flight(), (chunks - 1) * kChunk);
+  CHECK(window.note_taken(kLevel, kChunk, kMicrosecond));
+  CHECK_EQ(window.in_flight(kLevel), (chunks - 1) * kChunk);
 }
 
 TEST(window_takes_one_chunk_that_is_larger_than_itself) {
   ChunkWindow window(kChunk);
-  CHECK(window.has_room(1000 * kChunk));
-  window.note_put(1000 * kChunk, 0);
-  CHECK(!window.has_room(1));
+  CHECK(window.has_room(kLevel, 1000 * kChunk));
+  window.note_put(kLevel, 1000 * kChunk, 0);
+  CHECK(!window.has_room(kLevel, 1));
 }
 
 // A wire that takes a chunk in `per_chunk`, and brings it there and the credit back in `delay`.
@@ -33,17 +34,33 @@ size_t window_over_wire(Nanoseconds per_chunk, Nanoseconds delay) {
   Nanoseconds wire_free = 0;
   uint64_t taken = 0;
   for (int i = 0; i < 2000; ++i) {
-    while (window.has_room(kChunk)) {
-      window.note_put(kChunk, now);
+    while (window.has_room(kLevel, kChunk)) {
+      window.note_put(kLevel, kChunk, now);
       wire_free = std::max(wire_free, now) + per_chunk;
       credits.push_back(wire_free + delay);
     }
     now = credits.front();
     credits.pop_front();
     taken += kChunk;
-    CHECK(window.note_taken(taken, now));
+    CHECK(window.note_taken(kLevel, taken, now));
   }
   return window.size();
+}
+
+TEST(window_is_shared_with_what_is_more_urgent) {
+  const auto fill = [](ChunkWindow& window, int level) {
+    size_t chunks = 0;
+    for (; window.has_room(level, kChunk); ++chunks) window.note_put(level, kChunk, 0);
+    return chunks;
+  };
+  // Bulk holds up nothing that is more urgent.
+  ChunkWindow bulk_first(kChunk);
+  const size_t all = fill(bulk_first, kLevel);
+  CHECK_GT(all, 2u);
+  CHECK_EQ(fill(bulk_first, kLevel - 1), all);
+  ChunkWindow urgent_first(kChunk);
+  CHECK_EQ(fill(urgent_first, kLevel - 1), all);
+  CHECK_EQ(fill(urgent_first, kLevel), 0u);
 }
 
 TEST(window_follows_the_product_of_rate_and_delay) {
@@ -59,11 +76,11 @@ TEST(window_follows_the_product_of_rate_and_delay) {
 
 TEST(window_refuses_credits_that_cannot_be) {
   ChunkWindow window(kChunk);
-  window.note_put(kChunk, 0);
-  CHECK(!window.note_taken(kChunk + 1, 1));
-  CHECK(window.note_taken(kChunk, 1));
-  CHECK(!window.note_taken(kChunk - 1, 2));
-  CHECK_EQ(window.in_flight(), 0u);
+  window.note_put(kLevel, kChunk, 0);
+  CHECK(!window.note_taken(kLevel, kChunk + 1, 1));
+  CHECK(window.note_taken(kLevel, kChunk, 1));
+  CHECK(!window.note_taken(kLevel, kChunk - 1, 2));
+  CHECK_EQ(window.in_flight(kLevel), 0u);
 }
 
 TEST(inbox_restores_the_order) {

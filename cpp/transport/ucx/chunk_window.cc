@@ -4,17 +4,26 @@
 
 namespace freescale::ucx {
 
-void ChunkWindow::note_put(size_t bytes, Nanoseconds now) {
-  put_ += bytes;
-  open_.push_back({put_, taken_, now});
+bool ChunkWindow::has_room(int level, size_t bytes) const {
+  size_t ahead = 0;
+  for (int each = 0; each <= level; ++each) ahead += in_flight(each);
+  return ahead == 0 || ahead + bytes <= size_;
 }
 
-bool ChunkWindow::note_taken(uint64_t total, Nanoseconds now) {
-  if (total < taken_ || total > put_) return false;
-  taken_ = total;
-  while (!open_.empty() && open_.front().end <= taken_) {
-    measure(open_.front(), now);
-    open_.pop_front();
+void ChunkWindow::note_put(int level, size_t bytes, Nanoseconds now) {
+  Level& one = levels_[level];
+  one.put += bytes;
+  one.open.push_back({one.put, taken_, now});
+}
+
+bool ChunkWindow::note_taken(int level, uint64_t total, Nanoseconds now) {
+  Level& one = levels_[level];
+  if (total < one.taken || total > one.put) return false;
+  taken_ += total - one.taken;
+  one.taken = total;
+  while (!one.open.empty() && one.open.front().end <= total) {
+    measure(one.open.front(), now);
+    one.open.pop_front();
   }
   return true;
 }

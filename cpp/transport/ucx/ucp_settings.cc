@@ -25,9 +25,6 @@ constexpr Setting kSettings[] = {
     // (UCX_PROTO_INFO=y shows it), not out of the memory where it is. With this, exchanges of 1 to
     // 64 MiB took 0.36, 0.67, 0.27 and 0.43 of the time, in one interleaved run on two busy cores.
     {"ZCOPY_THRESH", "16k"},
-    // Chunks go over two interfaces where there are two, as UCX has it for rendezvous by default;
-    // what then comes in another order is put right (OrderedInbox).
-    {"MAX_EAGER_RAILS", "2"},
     // A link that is cut tells nobody; these have TCP look whether it is there.
     {"TCP_CONN_NB", "y"},
     {"TCP_KEEPIDLE", "1s"},
@@ -93,6 +90,9 @@ Result<ucp_config_t*> read_settings(const UcpLibrary& ucp, const std::string& in
   for (const Setting& setting : kSettings) set_default(ucp, config, setting.name, setting.value);
   const std::string segment = std::to_string(kChunkBytes + kHeaderRoom);
   set_default(ucp, config, "TCP_RX_SEG_SIZE", segment.c_str());
+  // As UCX has it for rendezvous by default; what then comes in another order is put right
+  // (OrderedInbox).
+  set_default(ucp, config, "MAX_EAGER_RAILS", std::to_string(kRails).c_str());
   // Without it an error takes more than 44 s. TCP also counts the time for which a process that is
   // stopped takes nothing, and it sends again after pauses that double, so that a cut of one second
   // may keep it silent for three.

@@ -14,6 +14,8 @@ namespace freescale::ucx {
 // memory that it allocates, and glibc gives that back to the system and faults it in again each
 // time.
 constexpr size_t kChunkBytes = 128 << 10;
+// Interfaces that one chunk goes over at most, where there are so many.
+constexpr int kRails = 2;
 
 // UCX's configuration as the environment has it (UCX_*), with what this transport needs where the
 // environment says nothing. `interfaces`: those to use, as in UCX_NET_DEVICES; empty: UCX chooses.

@@ -1,5 +1,6 @@
 #include "cpp/transport/ucx/ucx_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cpp/base/text.h"
@@ -21,7 +22,6 @@ UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, std::string peer_
     : worker_(std::move(worker)),
       key_(key),
       wakers_(std::move(wakers)),
-      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)),
       peer_name_(std::move(peer_name)) {
   heard_at_ = sent_at_ = now_ns();
 }
@@ -35,7 +35,22 @@ Status UcxLink::open(const std::string& address) {
   Result<ucp_ep_h> endpoint = worker_->open_endpoint(address, *this);
   if (!endpoint.ok()) return endpoint.status();
   endpoint_ = endpoint.value();
+  const std::vector<std::string> routes = worker_->routes(endpoint_);
+  const auto tcp = std::count_if(routes.begin(), routes.end(), [](const std::string& route) {
+    return route.starts_with("tcp/");
+  });
+  // What fits into one segment goes over one interface; UCX shares out what is longer.
+  if (tcp > 1) chunk_bytes_ = kRails * kChunkBytes;
+  window_ = ChunkWindow(chunk_bytes_);
   return {};
+}
+
+std::string UcxLink::route() const {
+  std::string text;
+  for (const std::string& route : worker_->routes(endpoint_)) {
+    text += (text.empty() ? "" : ", ") + route;
+  }
+  return text;
 }
 
 void UcxLink::set_peer(uint64_t key, std::string name) {
@@ -129,7 +144,7 @@ void UcxLink::take_credits() {
   }
   const Nanoseconds now = now_ns();
   for (int level = 0; level < kPriorityLevels; ++level) {
-    if (!windows_[level].note_taken(credits[level], now)) {
+    if (!window_.note_taken(level, credits[level], now)) {
       distrust("has taken chunks that were never sent");
     }
   }
@@ -137,7 +152,7 @@ void UcxLink::take_credits() {
 
 bool UcxLink::can_put(int level, size_t bytes) {
   take_credits();
-  return windows_[level].has_room(bytes);
+  return window_.has_room(level, bytes);
 }
 
 bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) {
@@ -153,7 +168,7 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
   ++puts_;
   ++chunks_sent_[level];
   ++sent_;
-  windows_[level].note_put(bytes, now_ns());
+  window_.note_put(level, bytes, now_ns());
   return true;
 }
 

@@ -45,7 +45,7 @@ class UcxLink final : public Link, private EndpointEvents {
   uint64_t key() const { return key_; }
   uint64_t peer_key() const { return peer_key_; }
   // Over which transports and devices.
-  std::string route() const { return worker_->describe(endpoint_); }
+  std::string route() const;
 
   // A message to the peer outside of the lanes.
   Status send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key);
@@ -64,7 +64,7 @@ class UcxLink final : public Link, private EndpointEvents {
   void close();
 
   size_t max_record_bytes() const override { return kRecordBytes; }
-  size_t chunk_bytes() const override { return kChunkBytes; }
+  size_t chunk_bytes() const override { return chunk_bytes_; }
   bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
   bool poll_record(LinkSink& sink) override;
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
@@ -115,6 +115,7 @@ class UcxLink final : public Link, private EndpointEvents {
   const uint64_t key_;
   const Wakers wakers_;
   ucp_ep_h endpoint_ = nullptr;
+  size_t chunk_bytes_ = kChunkBytes;  // since open()
   std::atomic<uint64_t> peer_key_{0};
   std::atomic<bool> silent_{false};  // nothing may be sent
   std::atomic<Nanoseconds> sent_at_{0};
@@ -134,7 +135,7 @@ class UcxLink final : public Link, private EndpointEvents {
   uint64_t puts_ = 0;
   uint32_t records_sent_ = 0;
   std::array<uint32_t, kPriorityLevels> chunks_sent_{};
-  std::vector<ChunkWindow> windows_;
+  ChunkWindow window_{kChunkBytes};
   std::array<uint64_t, kPriorityLevels> taken_{};  // bytes of the peer's chunks
   std::array<uint64_t, kPriorityLevels> told_{};   // of them, those that the peer was told of
 

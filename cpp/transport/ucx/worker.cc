@@ -143,7 +143,7 @@ void Worker::close_endpoint(ucp_ep_h endpoint) {
   ucp_.ucp_request_free(request);
 }
 
-std::string Worker::describe(ucp_ep_h endpoint) const {
+std::vector<std::string> Worker::routes(ucp_ep_h endpoint) const {
   constexpr unsigned kMost = 8;
   ucp_transport_entry_t entries[kMost] = {};
   ucp_ep_attr_t attributes{};
@@ -158,9 +158,7 @@ std::string Worker::describe(ucp_ep_h endpoint) const {
     std::string name = std::string(entries[i].transport_name) + "/" + entries[i].device_name;
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return names;
 }
 
 Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,

@@ -92,8 +92,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // The way to one other worker. Closed, without a word to the peer, by close_endpoint().
   Result<ucp_ep_h> open_endpoint(const std::string& address, EndpointEvents& events);
   void close_endpoint(ucp_ep_h endpoint);
-  // Over which transports and devices; "tcp/eth0". Empty where UCX cannot tell.
-  std::string describe(ucp_ep_h endpoint) const;
+  // Over which transports and devices, each once: "tcp/eth0". None where UCX cannot tell.
+  std::vector<std::string> routes(ucp_ep_h endpoint) const;
 
   // Sends `header` and `body` as one message; `events.on_sent()` tells when the bytes of the body
   // are gone, and may do so within the call. Both are copied, unless `puts` is not 0 and the body

@@ -61,12 +61,17 @@ def run_ranks(script: str, arguments: Sequence[str], ranks: int, mpirun: str | N
     """
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = command_line(script, arguments, ranks, mpirun)
-    load = os.getloadavg()[0]
-    if load > _BUSY_LOAD:
-        print(f"the machine is busy (load {load:.1f}): times are not its best", file=sys.stderr)
+    say_if_busy()
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         raise LaunchError(f"{Path(script).name} on {ranks} ranks ended with status {status}")
+
+
+def say_if_busy() -> None:
+    """Says on stderr that other work runs here; call it before a run adds its own."""
+    load = os.getloadavg()[0]
+    if load > _BUSY_LOAD:
+        print(f"the machine is busy (load {load:.1f}): times are not its best", file=sys.stderr)
 
 
 def launch_or_exit(script: str, arguments: Sequence[str], ranks: int) -> None:

@@ -103,6 +103,28 @@ def run_shaped(
         LaunchError: a rank failed or ran into the limit; its own message is on stderr.
         ShapingUnavailableError: as for :func:`shaped_ranks`.
     """
+    with started_shaped(script, arguments, world_size, rate) as processes:
+        _wait_for_all(processes, limit)
+
+
+@contextmanager
+def started_shaped(
+    script: str, arguments: Sequence[str], world_size: int, rate: int
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts ``script`` as ``world_size`` shaped ranks, and kills those that still run at the end.
+
+    Args:
+        script: path of the script.
+        arguments: its arguments.
+        world_size: ranks.
+        rate: bytes per second, as for :func:`shaped_ranks`.
+
+    Yields:
+        Their processes, in order.
+
+    Raises:
+        ShapingUnavailableError: as for :func:`shaped_ranks`.
+    """
     with shaped_ranks(world_size, rate) as ranks:
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -110,7 +132,7 @@ def run_shaped(
                 environment = {"OMP_NUM_THREADS": "1", **os.environ, **rank.environment}
                 command = [*rank.prefix, sys.executable, script, *arguments]
                 processes.append(subprocess.Popen(command, env=environment))
-            _wait_for_all(processes, limit)
+            yield processes
         finally:
             for process in processes:
                 process.kill()

@@ -2,11 +2,11 @@
 # they need on the first run and re-install nothing on the next.
 #
 #   make train  [DATA=path] [NPROC=2] [BACKEND=freescale] [DEVICE=cuda] [EPOCHS=n] [BALANCE=0] [OVERLAP=0]
-#               [ARGS="..."]
+#               [NODES=2] [ARGS="..."]              # NODES: on hosts emulated by namespaces; needs root
 #   make test   [TORCH=2.14.1] [WORKERS=1] [PYTEST_ARGS="-k name"] [CTEST_ARGS="-R name"]
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
-#   make bench  [ARGS="..."]
+#   make bench  [ARGS="priority --trials 24"]   # freescale bench, and this project's aims beside it
 #   make bubbles [ARGS=--sensitivity]   # what removes how many bubbles from real steps; 3, or 10 minutes
 #   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make test-multihost [PYTEST_ARGS="--backend gloo"]   # hosts emulated by namespaces; needs root
@@ -15,6 +15,7 @@
 #   make soak   [ARGS="..."]     # a million calls, 2000 groups, messages beyond 4 GiB: minutes
 #   make conformance [ARGS="--short"]
 #   make gpu-check [REHEARSE=1] [ARGS="--rows driver"]   # what only a machine with GPUs can answer
+#   make docs   # the site, in build/docs/html, its own links checked; docs-links checks all others
 #   make lint | format | stubs | clean
 
 SHELL := /bin/bash
@@ -28,6 +29,7 @@ TORCH ?= $(DEFAULT_TORCH)
 JOBS ?= $(shell nproc)
 
 NPROC ?= 2
+NODES ?= 1
 BACKEND ?= freescale
 DEVICE ?= cpu
 DATA ?=
@@ -68,7 +70,7 @@ COMPILE_PYTHON = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 CXX_FILES = $(wildcard $(foreach folder, backend cpp/* cpp/transport/* tests/cpp tests/fakes/* \
   tests/fuzz tests/gpu, \
   $(folder)/*.h $(folder)/*.cc))
-PYTHON_FILES = python examples benchmarks gpu_check tests tools cmake setup.py
+PYTHON_FILES = python examples benchmarks gpu_check tests tools cmake docs/conf.py docs/_ext setup.py
 TYPED_FILES = python/freescale_pg gpu_check tools tests/conformance \
   $(wildcard examples benchmarks)
 
@@ -125,16 +127,22 @@ build: $(STAMPS)/package
 # --- The commands -------------------------------------------------------------------------------
 
 .PHONY: train
-# Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide.
-train: build $(STAMPS)/requirements-run
-	@[[ "$(NPROC)" =~ ^[1-9][0-9]*$$ ]] || { echo "NPROC=$(NPROC) is not a number of ranks"; exit 1; }
-	@threads=$$(( $$(nproc) / $(NPROC) )); \
+# Cores are shared out between the ranks. --standalone picks a free port, so jobs do not collide. With
+# NODES, NPROC ranks on each of them, which reach no package index: the data are fetched before.
+train: build $(STAMPS)/requirements-run $(if $(filter-out 1,$(NODES)),$(STAMPS)/requirements-dev)
+	@for count in "NPROC=$(NPROC)" "NODES=$(NODES)"; do \
+	  [[ "$$count" =~ =[1-9][0-9]*$$ ]] || { echo "$$count is not a whole number from 1 on"; exit 1; }; \
+	done
+	$(if $(filter-out 1,$(NODES)),$(if $(DATA),,PYTHONPATH=examples $(BIN)/python -m seqrec.movielens .cache))
+	@threads=$$(( $$(nproc) / ($(NPROC) * $(NODES)) )); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(( threads > 1 ? threads : 1 ))} \
-	$(BIN)/python -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
-	  --nproc-per-node=$(NPROC) examples/train_seqrec.py --backend "$(BACKEND)" \
-	  --device "$(DEVICE)" \
+	$(BIN)/python $(if $(filter-out 1,$(NODES)),$(ON_HOSTS),$(ON_THIS_HOST)) \
+	  examples/train_seqrec.py --backend "$(BACKEND)" --device "$(DEVICE)" \
 	  $(if $(DATA),--data "$(DATA)") $(if $(EPOCHS),--epochs $(EPOCHS)) \
 	  $(if $(filter 0,$(BALANCE)),--no-balance) $(if $(filter 0,$(OVERLAP)),--no-overlap) $(ARGS)
+
+ON_THIS_HOST = -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=$(NPROC)
+ON_HOSTS = tools/run_on_emulated_hosts.py --hosts $(NODES) --per-host $(NPROC)
 
 .PHONY: test
 test: test-cpp test-python
@@ -235,7 +243,8 @@ conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 
 .PHONY: bench
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
-	$(BIN)/python benchmarks/collectives.py $(ARGS)
+	$(BIN)/freescale bench $(ARGS) --json $(BUILD_DIR)/bench.json
+	$(BIN)/python benchmarks/verdicts.py $(BUILD_DIR)/bench.json
 
 # Root and iproute2 for gloo on links of a given rate; else freescale's own blocking schedule is the
 # baseline. See docs/emulated-cluster.md.
@@ -257,6 +266,20 @@ mutation-check: $(STAMPS)/requirements-build
 .PHONY: soak
 soak: build $(STAMPS)/requirements-run
 	$(BIN)/python tests/soak/soak.py $(ARGS)
+
+# From scratch, since pages of sources are not made anew when only those have changed.
+SPHINX = $(BIN)/python -m sphinx --fresh-env --quiet --jobs auto -d build/docs/doctrees
+
+.PHONY: docs
+docs: build $(STAMPS)/requirements-run $(STAMPS)/requirements-docs
+	rm -rf build/docs/html
+	$(SPHINX) --fail-on-warning -b html docs build/docs/html
+	$(BIN)/python tools/check_site.py build/docs/html
+
+# Asks other servers, so it is no part of .ci/run.
+.PHONY: docs-links
+docs-links: build $(STAMPS)/requirements-run $(STAMPS)/requirements-docs
+	$(SPHINX) -b linkcheck docs build/docs/links
 
 # --- Checks, each of them a step of .ci/run -----------------------------------------------------
 

@@ -197,6 +197,8 @@ c10::intrusive_ptr<Work> Backend::launch(const Call& call, Plan plan, const Layo
     request.on_submitted = [order = begun.order] { order->submitted().set(); };
     request.caller_waits = false;  // it may not enter the engine
   }
+  // on_done, which comes later, has it for as long.
+  request.keep_memory = [work = work.get()] { return work->sent_memory(); };
   request.on_done = [held = work](const OpResult& result) mutable {
     // Let go of here, where no lock is held: tensors may need the GIL to be freed.
     const c10::intrusive_ptr<Work> work = std::move(held);

@@ -24,7 +24,7 @@ class TraceLog {
   explicit TraceLog(size_t capacity)
       : log_(std::make_shared<EventLog>(
             std::initializer_list{EventKind::kMessageOut, EventKind::kMessageIn, EventKind::kCall,
-                                  EventKind::kWait},
+                                  EventKind::kWait, EventKind::kJoin},
             capacity)) {
     EventLogs::of_process().add(log_);
   }
@@ -79,12 +79,14 @@ void bind_events(py::module_& module) {
       .def_readonly("group", &Event::group, "Its number, the same on all ranks.")
       .def_readonly("sequence", &Event::sequence, "Of a collective in its group; else 0.")
       .def_readonly("bytes", &Event::bytes, "Of a message, or of a call's inputs.")
-      .def_readonly("thread", &Event::thread, "Of a wait.")
+      .def_readonly("thread", &Event::thread, "Of a wait or join, as the system numbers it.")
+      .def_readonly("joined", &Event::joined, "Of a join: the thread that it awaits.")
       .def_readonly("begin", &Event::begin)
       .def_readonly("ready", &Event::ready,
                     "Of a call or wait: when the last rank had come; 0: before this one.")
       .def_readonly("end", &Event::end);
-  py::class_<TraceLog>(module, "TraceLog", "The last messages, calls and waits of this process.")
+  py::class_<TraceLog>(module, "TraceLog",
+                       "The last messages, calls, waits and joins of this process.")
       .def(py::init<size_t>(), py::arg("capacity"), "Begins to keep so many of them.")
       .def("close", &TraceLog::close, "Keeps no more.")
       .def(

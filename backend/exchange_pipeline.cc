@@ -26,12 +26,20 @@ void ExchangePipeline::submit(const Block& block, int stage) {
   Request request = model_;
   request.part = static_cast<uint32_t>(block.index * steps_->stages() + stage);
   steps_->plan_stage(block, stage, request.plan);
+  request.keep_memory = [this] { return kept_memory(); };
   request.on_done = [held = shared_from_this(), block, stage](const OpResult& result) mutable {
     // Let go of here, where no lock is held: the last one frees the scratch memory.
     const std::shared_ptr<ExchangePipeline> self = std::move(held);
     self->on_exchanged(block, stage, result);
   };
   engine_.submit(std::move(request));
+}
+
+// The tensors of the call, and the scratch memory of the steps.
+std::shared_ptr<const void> ExchangePipeline::kept_memory() {
+  using Kept = std::pair<std::shared_ptr<ExchangePipeline>, std::shared_ptr<const void>>;
+  return std::make_shared<Kept>(shared_from_this(),
+                                model_.keep_memory ? model_.keep_memory() : nullptr);
 }
 
 void ExchangePipeline::on_exchanged(const Block& block, int stage,

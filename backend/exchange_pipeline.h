@@ -24,6 +24,7 @@ class ExchangePipeline : public std::enable_shared_from_this<ExchangePipeline> {
 
  private:
   void submit(const Block& block, int stage);
+  std::shared_ptr<const void> kept_memory();
   void on_exchanged(const Block& block, int stage, const OpResult& exchanged) noexcept;
   Status finish_stage(const Block& block, int stage);
   // Submits what follows in this slot; false when nothing does.

@@ -168,6 +168,17 @@ void Work::note_end(PathSet paths) {
   write_flight_dump(context_->environment(), *context_->flight_group());
 }
 
+// Outputs, too: a rank sends on what it has received, or what is reduced in place. Not the tensors,
+// which may get other storage.
+std::shared_ptr<const void> Work::sent_memory() const {
+  auto kept = std::make_shared<std::vector<c10::Storage>>();
+  const std::vector<at::Tensor> scratch = staging_.tensors();
+  for (const auto* tensors : {&operands_.inputs, &operands_.outputs, &scratch}) {
+    for (const at::Tensor& tensor : *tensors) kept->push_back(tensor.storage());
+  }
+  return kept;
+}
+
 void Work::complete(const OpResult& result) noexcept {
   // On a device the rest is for the stream which waits for the call.
   status_ = result.status.ok() && order_ == nullptr ? do_rest() : result.status;

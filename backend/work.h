@@ -26,6 +26,9 @@ class Work final : public c10d::Work {
 
   const Operands& operands() const { return operands_; }
 
+  // What keeps the memory alive that the call sends.
+  std::shared_ptr<const void> sent_memory() const;
+
   // The call is over: copies scratch memory to the outputs, then releases the waiters, then
   // completes the future. Called exactly once, by a completion of the engine, with no lock held.
   void complete(const OpResult& result) noexcept;

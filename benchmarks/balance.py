@@ -11,9 +11,9 @@ batch out. A sample of length L costs L + L²/1024. Shown are means over the rou
 rank's load divided by the mean load; *floor* is the least that is possible: the dearest sample with
 the cheapest that must accompany it, or 1. *Over floor* is the worst round of freescale's load over
 the floor; *over bound* is the same for a bound that also knows of several dear samples that compete
-for the cheapest (bench/bounds.py). *Plan* is the median time of the planner alone on integer costs,
-*step* that of all that the sampler does for a step (order, lengths, costs, plan, and what it keeps
-for its statistics): processor time of the one thread that does it, so that other work on the
+for the cheapest (balancing/bounds.py). *Plan* is the median time of the planner alone on integer
+costs, *step* that of all that the sampler does for a step (order, lengths, costs, plan, and what it
+keeps for its statistics): processor time of the one thread that does it, so that other work on the
 machine does not count.
 """
 
@@ -32,15 +32,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.arguments import integers
-from bench.bounds import least_peak
-from bench.length_sets import LENGTH_SETS, Integers, lognormal
-from bench.partitions import CONTESTANTS, freescale
-from bench.table import markdown
+from balancing.bounds import least_peak
+from balancing.length_sets import LENGTH_SETS, Integers, lognormal
+from balancing.partitions import CONTESTANTS, freescale
 from freescale_pg import BalancedBatchSampler
 from freescale_pg.balance import Quadratic
 from freescale_pg.balance.epoch_order import EpochOrder
 from freescale_pg.balance.global_batch import integer_costs
+from freescale_pg.bench.arguments import integers
+from freescale_pg.bench.table import markdown
 from targets import (
     BILLION_MIB_AT_MOST,
     BILLION_STEP_MS_AT_MOST,

@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bench.launch import launch_or_exit
-from bench.ranks import started_as_rank
-from bench.table import markdown
+from freescale_pg.bench.launch import launch_or_exit
+from freescale_pg.bench.ranks import started_as_rank
+from freescale_pg.bench.table import markdown
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 

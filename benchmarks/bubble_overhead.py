@@ -27,14 +27,14 @@ import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
-from bench.arguments import numbers
-from bench.contestants import Call
-from bench.interleave import choose_rounds, interleave
-from bench.ranks import Ranks, agreed
-from bench.script import print_table_of
-from bench.spin_barrier import SpinBarrier
-from bench.table import markdown
 from freescale_pg import _C
+from freescale_pg.bench.arguments import numbers
+from freescale_pg.bench.contestants import Call
+from freescale_pg.bench.interleave import choose_rounds, interleave
+from freescale_pg.bench.ranks import Ranks, agreed
+from freescale_pg.bench.script import print_table_of
+from freescale_pg.bench.spin_barrier import SpinBarrier
+from freescale_pg.bench.table import markdown
 from targets import BUBBLE_OVERHEAD_AT_MOST
 
 _ELEMENTS = 16 << 10  # of an exchange: 64 KiB of float32

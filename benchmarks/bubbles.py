@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import pairwise
 
-from bench.table import markdown
+from freescale_pg.bench.table import markdown
 from freescale_pg.cli import simulate as command
 from freescale_pg.simulate.modes import gone, simulate
 from targets import BUBBLES_GONE

@@ -20,7 +20,7 @@ baseline without it, which *+ SM-free* is held against as well.
 
 gloo's ranks run in network namespaces shaped by the kernel, freescale's under
 ``FREESCALE_EMULATED_LINK_RATE``. Without root or iproute2, or with ``--baseline freescale``, the
-baseline is freescale's own blocking schedule. ``bench/emulation.py`` tells how the machine of
+baseline is freescale's own blocking schedule. ``emulated/emulation.py`` tells how the machine of
 ``docs/simulation.md`` is scaled down; ``docs/emulated-cluster.md`` has numbers and limits.
 
 All modes train on the same global batches, which is checked, and take turns: some steps each, for
@@ -51,14 +51,21 @@ from typing import Any
 import torch.distributed as dist
 
 import freescale_pg as fs
-from bench.emulation import Emulation, Feed
-from bench.launch import LaunchError, say_if_busy
-from bench.rank_seconds import NotedStep, RankNotes, RankSeconds, global_batches, gone, seconds_of
-from bench.ranks import Ranks, joined, started_as_rank, usable_cores
-from bench.served_ranks import ServedRanks, serve, served_ranks, started_plain
-from bench.shaped import ShapingUnavailableError, started_shaped
-from bench.table import markdown
-from bench.timed_training import Training
+from emulated.emulation import Emulation, Feed
+from emulated.rank_seconds import (
+    NotedStep,
+    RankNotes,
+    RankSeconds,
+    global_batches,
+    gone,
+    seconds_of,
+)
+from emulated.served_ranks import ServedRanks, serve, served_ranks
+from freescale_pg.bench.launch import LaunchError, say_if_busy, started_ranks
+from freescale_pg.bench.ranks import Ranks, joined, started_as_rank, usable_cores
+from freescale_pg.bench.shaped import ShapingUnavailableError, started_shaped
+from freescale_pg.bench.table import markdown
+from freescale_pg.bench.timed_training import Training
 from freescale_pg.simulate.lengths import Lognormal, Zipf
 from freescale_pg.simulate.modes import gone as simulated_gone
 from freescale_pg.simulate.modes import simulate
@@ -69,8 +76,8 @@ _LONGEST = 4096
 # After a pause links and pipelines need one step to be as in the middle of a training.
 _WARM_UP = 1
 _VARIED_STEPS = 3
-# Ranks wait five minutes for a request (bench/ranks.py), while up to three turns of others pass,
-# whose steps take up to three times as long as they compute.
+# Ranks wait five minutes for a request (freescale_pg/bench/ranks.py), while up to three
+# turns of others pass, whose steps take up to three times as long as they compute.
 _LONGEST_TURN = 300.0 / 3 / 3
 _SIMULATED_STEPS = 60
 _HEADER = (
@@ -253,7 +260,7 @@ def started_cluster(options: argparse.Namespace) -> Iterator[Cluster]:
                     file=sys.stderr,
                 )
         limited = {"FREESCALE_EMULATED_LINK_RATE": str(int(options.rate))}
-        teams["freescale"] = ranks_of("freescale", started_plain, limited)
+        teams["freescale"] = ranks_of("freescale", started_ranks, limited)
         yield Cluster(next(iter(teams)), teams)
 
 

@@ -16,12 +16,12 @@ import time
 
 import torch.distributed as dist
 
-from bench.exchange import Exchange
-from bench.ranks import Ranks
-from bench.results import CANDIDATE
-from bench.roster import TORCH_BACKENDS, choose_contestants
-from bench.script import print_table_of
-from bench.table import markdown, parse_size, size_text
+from freescale_pg.bench.exchange import Exchange
+from freescale_pg.bench.ranks import Ranks
+from freescale_pg.bench.results import CANDIDATE
+from freescale_pg.bench.roster import TORCH_BACKENDS, choose_contestants
+from freescale_pg.bench.script import print_table_of
+from freescale_pg.bench.table import markdown, parse_size, size_text
 from targets import IDLE_CPU_SECONDS_AT_MOST
 
 _HEADER = ["backend", "size", "waited s", "CPU s", "target"]

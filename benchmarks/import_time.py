@@ -18,7 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from bench.table import markdown
+from freescale_pg.bench.table import markdown
 from targets import IMPORT_MS_AT_MOST
 
 _PACKAGE = "freescale_pg"

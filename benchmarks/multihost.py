@@ -16,8 +16,9 @@ returns; of the ranks the slowest counts. Medians over the rounds are printed, a
 medians with the quartiles of the rounds' own ratios.
 
 * *exchange*: all_to_all_single of 2 ranks; *plain TCP* sends the same bytes both ways at once over
-  one connection and copies no own part (``bench/plain_tcp.py``). Sizes are bytes of a rank's input.
-  *CPU ms* are those of one call on a rank, user and system, in the order of the times.
+  one connection and copies no own part (``between_hosts/plain_tcp.py``). Sizes are bytes of a
+  rank's input. *CPU ms* are those of one call on a rank, user and system, in the order of the
+  times.
 * *latency*: the same, small.
 * *pieces*: all_to_all_single of 4 ranks on each host, by the bytes that each sends to each.
 * *gather*: all_gather_into_tensor of those ranks; bytes that the hosts' interfaces count, headers
@@ -42,12 +43,12 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from bench.arguments import names_among
-from bench.emulated_hosts import Network, Ranks, missing
-from bench.plain_tcp import PlainTcp
-from bench.results import CANDIDATE
-from bench.table import markdown, microseconds_text, parse_size, ratio_text, size_text
-from bench.teams import Team, merged, slowest, take_turns
+from between_hosts.emulated_hosts import Network, Ranks, missing
+from between_hosts.plain_tcp import PlainTcp
+from between_hosts.teams import Team, merged, slowest, take_turns
+from freescale_pg.bench.arguments import names_among
+from freescale_pg.bench.results import CANDIDATE
+from freescale_pg.bench.table import markdown, microseconds_text, parse_size, ratio_text, size_text
 from targets import BETWEEN_HOSTS, Bound
 
 _KIB, _MIB = 1 << 10, 1 << 20

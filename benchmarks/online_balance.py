@@ -24,14 +24,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.length_sets import lognormal
-from bench.ranks import Ranks
-from bench.results import CANDIDATE
-from bench.roster import TORCH_BACKENDS, choose_contestants
-from bench.script import print_table_of
-from bench.table import markdown
+from balancing.length_sets import lognormal
 from freescale_pg import OnlineBalancer
 from freescale_pg.balance import Jagged, Quadratic
+from freescale_pg.bench.ranks import Ranks
+from freescale_pg.bench.results import CANDIDATE
+from freescale_pg.bench.roster import TORCH_BACKENDS, choose_contestants
+from freescale_pg.bench.script import print_table_of
+from freescale_pg.bench.table import markdown
 from targets import ONLINE_MOVED_SHARE_AT_MOST, ONLINE_OVER_FLOOR_AT_MOST
 
 _COST = Quadratic(1, 1 / 1024)

@@ -35,11 +35,12 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
 
-from bench.arguments import integers
-from bench.launch import launch_or_exit
-from bench.ranks import Ranks, joined, started_as_rank
-from bench.table import markdown
-from bench.timed_training import (
+from freescale_pg.balance import Quadratic
+from freescale_pg.bench.arguments import integers
+from freescale_pg.bench.launch import launch_or_exit
+from freescale_pg.bench.ranks import Ranks, joined, started_as_rank
+from freescale_pg.bench.table import markdown
+from freescale_pg.bench.timed_training import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
@@ -50,7 +51,6 @@ from bench.timed_training import (
     Work,
     changing_ids,
 )
-from freescale_pg.balance import Quadratic
 from freescale_pg.simulate.cluster import Cluster
 from freescale_pg.simulate.deal import deal
 from freescale_pg.simulate.lengths import Lognormal

@@ -1,8 +1,8 @@
 """What freescale is meant to reach on one machine of two cores, as data.
 
 A bound is a ratio inside one interleaved run (against gloo, MPI or the limit), an absolute time,
-or the cost per byte against the same cell at two ranks. The scripts print beside each cell whether
-it is met.
+or the cost per byte against the same cell at two ranks. The scripts print beside each number
+whether it is met, and ``verdicts.py`` does so for runs of ``freescale bench``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from bench.cells import OPS
-from bench.results import CANDIDATE, CellResult
+from freescale_pg.bench.cells import OPS
+from freescale_pg.bench.results import CANDIDATE, CellResult
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -86,7 +86,8 @@ TARGETS = (
     Target(OPS, 0, _ANY_SIZE, (4, 8), Measure.COST_PER_BYTE, 2.0),
 )
 
-# priority.py: an urgent 256 KiB exchange beside a background one of 256 MiB on another group.
+# freescale bench priority: an urgent 256 KiB exchange beside a background one of 256 MiB on another
+# group.
 URGENT_SLOWDOWN_AT_MOST = 3.0
 BULK_LOSS_AT_MOST = 0.10
 # idle.py: CPU seconds of a process that waits ten seconds in a collective.
@@ -106,8 +107,8 @@ BILLION_MIB_AT_MOST = 100.0
 # rank's load over the least possible.
 ONLINE_MOVED_SHARE_AT_MOST = 0.05
 ONLINE_OVER_FLOOR_AT_MOST = 1.05
-# overlap.py: by how much less of the exchange is exposed, by the part of the rows that consecutive
-# batches share.
+# freescale bench overlap: by how much less of the exchange is exposed, by the part of the rows that
+# consecutive batches share.
 EXPOSED_LESS_BY = {0.1: 0.90, 0.3: 0.75}
 # simulation.py: how far a predicted step time may be from the measured one.
 PREDICTED_WITHIN = 0.10

@@ -3,7 +3,8 @@
 C++: every ``#include`` below ``cpp/`` and ``backend/`` must lead to the same layer or a lower one,
 the files of one layer must not include each other in a circle, ``cpp/`` must not know torch, and
 the bindings in ``backend/`` alone may know pybind11. Python: the modules of ``freescale_pg`` must
-not import each other in a circle, and none may import the public package, which is above them all.
+not import each other in a circle, none may import the public package, which is above them all, and
+what is only for the command line may not be imported by what is for programs.
 
 Usage:
     python tools/check_layers.py [ROOT]
@@ -50,6 +51,8 @@ BINDINGS = (
 )
 
 PACKAGE = "freescale_pg"
+# Above all other modules of the package, from the lower to the higher.
+PYTHON_TOPS = ("bench", "cli")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -184,6 +187,12 @@ def resolve_module(name: str, modules: Mapping[str, Path]) -> str | None:
     return ".".join(parts[1:])
 
 
+def python_height(module: str) -> int:
+    """Returns 0 for what programs import, and more for what stands above that."""
+    top = module.partition(".")[0]
+    return PYTHON_TOPS.index(top) + 1 if top in PYTHON_TOPS else 0
+
+
 def python_faults(root: Path) -> Iterator[str]:
     """Yields one line for each import inside the package that breaks the rules."""
     modules = python_modules(root)
@@ -197,6 +206,9 @@ def python_faults(root: Path) -> Iterator[str]:
                 continue
             if target == "":
                 yield f"{path.relative_to(root)}:{line}: imports {name} from the public package"
+                continue
+            if python_height(target) > python_height(module):
+                yield f"{path.relative_to(root)}:{line}: imports {name}, upward"
                 continue
             edges.setdefault(module, set()).add(target)
     if circle := find_circle(edges):

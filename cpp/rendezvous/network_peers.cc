@@ -128,7 +128,7 @@ Status NetworkPeers::greet(ucx::UcxLink& link, uint32_t kind, const Secret& secr
 Result<ConnectedPeer> NetworkPeers::connect(const Endpoint& peer, const NetworkAddress& address,
                                             Deadline deadline,
                                             const std::function<Status()>& hope) {
-  Result<std::shared_ptr<ucx::UcxLink>> opened = network_->open_link(address.worker);
+  Result<std::shared_ptr<ucx::UcxLink>> opened = open_link(address);
   if (!opened.ok()) return opened.status();
   const std::shared_ptr<ucx::UcxLink> link = opened.value();
   const Meeting meeting{.link = link, .engine = peer.engine, .welcome = peer.welcome};
@@ -168,10 +168,13 @@ Status NetworkPeers::await_welcome(const std::shared_ptr<ucx::UcxLink>& link, De
   return {};
 }
 
+Result<std::shared_ptr<ucx::UcxLink>> NetworkPeers::open_link(const NetworkAddress& address) {
+  return network_->open_link(address.worker, "its process on host " + readable(address.host));
+}
+
 std::shared_ptr<const Link> NetworkPeers::watch(const NetworkAddress& address) {
-  Result<std::shared_ptr<ucx::UcxLink>> link = network_->open_link(address.worker);
+  Result<std::shared_ptr<ucx::UcxLink>> link = open_link(address);
   if (!link.ok()) return nullptr;  // which says nothing of the peer
-  link.value()->set_peer(0, "its process on host " + readable(address.host));
   static_cast<void>(greet(*link.value(), kQuestion, {}, 0));
   return link.value();
 }
@@ -206,9 +209,10 @@ void NetworkPeers::on_handshake(const std::vector<std::byte>& message) {
 // Who does not know the secret gets no answer.
 void NetworkPeers::on_hello(const Greeting& greeting, std::string address) {
   if (greeting.secret != self_.knock || greeting.key == 0 || address.empty()) return;
-  Result<std::shared_ptr<ucx::UcxLink>> link = network_->open_link(address);
+  const std::string name = name_of(greeting.pid, greeting.host);
+  Result<std::shared_ptr<ucx::UcxLink>> link = network_->open_link(address, name);
   if (!link.ok()) return;
-  link.value()->set_peer(greeting.key, name_of(greeting.pid, greeting.host));
+  link.value()->set_peer(greeting.key, name);
   {
     const std::lock_guard lock(mutex_);
     meetings_[link.value()->key()] = {.link = link.value(), .engine = greeting.engine};

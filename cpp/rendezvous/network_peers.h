@@ -68,6 +68,7 @@ class NetworkPeers {
   void on_hello(const Greeting& greeting, std::string address);
   void on_welcome(const Greeting& greeting);
   void on_ready(const Greeting& greeting);
+  Result<std::shared_ptr<ucx::UcxLink>> open_link(const NetworkAddress& address);
   Status greet(ucx::UcxLink& link, uint32_t kind, const Secret& secret, uint64_t to_key);
   ConnectedPeer make_peer(const Meeting& meeting) const;
   Status await_welcome(const std::shared_ptr<ucx::UcxLink>& link, Deadline deadline,

@@ -129,7 +129,7 @@ std::string Operation::describe_missing() const {
   }
   for (const Outgoing& out : outgoing) {
     if (out.state == Outgoing::State::kAnnounced) add(out.rank, "it has not received");
-    if (out.state == Outgoing::State::kStreaming) {
+    if (out.state == Outgoing::State::kStreaming || out.state == Outgoing::State::kLeaving) {
       add(out.rank, progress(out.sent, out.bytes, "sent"));
     }
   }

@@ -20,6 +20,7 @@ struct Outgoing {
     kUnsent,     // nothing was said to the peer yet
     kAnnounced,  // waits for the peer's grant, or for it to read the message
     kStreaming,  // granted: chunks, or the copies of a device, go out
+    kLeaving,    // all is put, and the link still reads it
     kDone,
   };
   Operation* operation = nullptr;
@@ -28,6 +29,7 @@ struct Outgoing {
   std::vector<Segment> segments;
   size_t bytes = 0;
   size_t sent = 0;
+  uint64_t last_put = 0;  // Link::put_count() after its last chunk so far
   uint64_t peer_token = 0;
   Nanoseconds begin = 0;  // when it was granted; 0: it went with its header, or the peer read it
   State state = State::kUnsent;

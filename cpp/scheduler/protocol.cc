@@ -460,6 +460,7 @@ void Protocol::tell_members(const Group& group, WireHeader header, const std::st
 }
 
 void Protocol::forget(Operation& operation) {
+  lend_memory(operation);
   if (operation.on_device()) abandon_transfers(operation);
   const auto mine = [&](const auto* part) { return part->operation == &operation; };
   for (Outgoing& out : operation.outgoing) {
@@ -591,7 +592,8 @@ int Protocol::find_culprit(const Operation& operation, const Blame& blame) {
   const Group& group = *operation.request.group;
   for (const Outgoing& out : operation.outgoing) {
     if (needs_nobody(out)) continue;
-    const bool granted = out.state == Outgoing::State::kStreaming;
+    const bool granted =
+        out.state == Outgoing::State::kStreaming || out.state == Outgoing::State::kLeaving;
     const int culprit = blame({group, out.peer, out.rank, granted});
     if (culprit != kNobody) return culprit;
   }

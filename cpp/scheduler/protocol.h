@@ -37,8 +37,8 @@ class Protocol {
   void close_group(const Group& group, const std::string& reason);
   // Ends everything in flight.
   void close_all(const std::string& reason);
-  // For when nobody looks at devices any more: memory that failed operations left in them, and that
-  // a copy may still write to, is never let go of.
+  // For when nobody looks any more: memory of failed operations that a device's copy may still
+  // write to, or a link read, is never let go of.
   void keep_leftovers_for_ever();
 
   // Each returns whether it did anything.
@@ -51,7 +51,7 @@ class Protocol {
   // Nobody polls from here on.
   void before_sleep();
 
-  bool idle() const { return operations_.empty() && leftovers_.empty(); }
+  bool idle() const { return operations_.empty() && leftovers_.empty() && lent_.empty(); }
   bool has_operations() const { return !operations_.empty(); }
   // How many are remembered.
   size_t groups() const { return groups_.size(); }
@@ -172,7 +172,10 @@ class Protocol {
 
   // Chunks.
   void landed(Incoming& in, Path path);
+  void put_whole(Outgoing& out);
   void gone(Outgoing& out, Path path);
+  bool poll_leaving();
+  void lend_memory(Operation& operation);
   void on_chunk(const Peer& peer, const ChunkTag& tag, std::span<const std::byte> data);
   void drain(Peer& peer);
   bool drain_chunk(Peer& peer, int level);
@@ -238,6 +241,14 @@ class Protocol {
     std::shared_ptr<DeviceCall> call;
   };
 
+  // Memory of an operation that has failed while a link read it.
+  struct Lent {
+    Link* link;
+    uint64_t last_put;
+    std::shared_ptr<const void> memory;
+    std::shared_ptr<DeviceCall> call;  // whose memory it is; or null
+  };
+
   const Nanoseconds aging_;
   Statistics& statistics_;
   EventLogs& logs_ = EventLogs::of_process();
@@ -257,6 +268,7 @@ class Protocol {
   Nanoseconds retry_at_ = Link::kNoRetry;
   std::vector<uint64_t> device_operations_;  // tokens
   std::vector<Leftover> leftovers_;
+  std::vector<Lent> lent_;
   std::vector<uint64_t> polled_;  // scratch of poll_devices
   bool device_moves_ = false;     // so the last look has found
   Nanoseconds device_retry_at_ = Link::kNoRetry;

@@ -17,12 +17,13 @@ constexpr size_t kPullStepBytes = 256 << 10;
 
 bool Protocol::move_chunks() {
   retry_at_ = Link::kNoRetry;
+  const bool left = poll_leaving();
   for (int level = 0; level < kPriorityLevels; ++level) {
     if (!move_level(level)) continue;
     relieve_starved(level);
     return true;
   }
-  return false;
+  return left;
 }
 
 // While chunks of `level` move, nothing below it does, with any peer, and no local copy. What waits
@@ -84,12 +85,55 @@ bool Protocol::put_next(Peer& peer, int level) {
   slice_segments(out->segments, out->sent, bytes, &pieces_);
   if (!peer.try_put(level, {out->peer_token, out->sent}, pieces_)) return false;
   out->sent += bytes;
+  out->last_put = peer.link().put_count();
   const bool more = served(peer.sending, level, out->sent == out->bytes);
   if (peer.sending.front(level) != nullptr) peer.link().goes_on(level);
   // The receiver starts on this chunk while the next one is copied.
   peer.notify();
-  if (!more) gone(*out, Path::kChunks);
+  if (!more) put_whole(*out);
   return true;
+}
+
+void Protocol::put_whole(Outgoing& out) {
+  if (out.peer->link().has_read(out.last_put)) return gone(out, Path::kChunks);
+  out.state = Outgoing::State::kLeaving;
+  out.peer->leaving.push_back(&out);
+}
+
+// What links have read meanwhile. Whether there was any.
+bool Protocol::poll_leaving() {
+  bool any = false;
+  for (const auto& peer : peers_) {
+    while (!peer->leaving.empty() && peer->link().has_read(peer->leaving.front()->last_put)) {
+      Outgoing& out = *peer->leaving.front();
+      peer->leaving.pop_front();
+      gone(out, Path::kChunks);
+      any = true;
+    }
+  }
+  if (lent_.empty()) return any;
+  for (Lent& lent : lent_) {
+    if (!lent.link->has_read(lent.last_put)) continue;
+    lent.link = nullptr;
+    // The user's: let go of without the lock.
+    finished_.push_back({[lent](const OpResult&) {}, {}});
+  }
+  return std::erase_if(lent_, [](const Lent& lent) { return lent.link == nullptr; }) > 0 || any;
+}
+
+// The operation ends. Its user may do what he likes with memory that a link still reads, for the
+// peer drops what comes, but the memory has to be there.
+void Protocol::lend_memory(Operation& operation) {
+  std::shared_ptr<const void> memory;
+  for (Outgoing& out : operation.outgoing) {
+    if (out.state == Outgoing::State::kLeaving) std::erase(out.peer->leaving, &out);
+    if (out.state == Outgoing::State::kDone || out.last_put == 0) continue;
+    if (out.peer->link().has_read(out.last_put)) continue;
+    if (memory == nullptr && operation.request.keep_memory) {
+      memory = operation.request.keep_memory();
+    }
+    lent_.push_back({&out.peer->link(), out.last_put, memory, operation.request.device});
+  }
 }
 
 // Notes that the front of the level had its turn and takes it out when it is complete. Returns

@@ -310,6 +310,7 @@ void Protocol::let_go_later(std::shared_ptr<DeviceCall> call) {
 
 void Protocol::keep_leftovers_for_ever() {
   if (!leftovers_.empty()) static_cast<void>(new std::vector(std::move(leftovers_)));
+  if (!lent_.empty()) static_cast<void>(new std::vector(std::move(lent_)));
 }
 
 bool Protocol::poll_leftovers(Nanoseconds now) {

@@ -46,6 +46,10 @@ struct Request {
   // Of those: called at most once, as on_done is and before it, when nothing that the operation
   // still waits for needs a call of a driver, on whatever rank. May be null.
   std::function<void()> on_submitted;
+  // Keeps the memory of the plan's sends alive. Called at most once, before on_done, if the
+  // operation ends while a link still reads there, as it may when it fails. Null: nothing keeps it,
+  // so it must outlive the engine.
+  std::function<std::shared_ptr<const void>()> keep_memory;
   // Called exactly once, with no lock held, on the engine thread or on a thread inside wait() or
   // submit(). May submit further operations; must not throw.
   std::function<void(const OpResult&)> on_done;

@@ -26,6 +26,8 @@ class PacedLink : public Link {
   bool prefers_chunks() const override { return nic_->interleaved_too_much(); }
   bool poll_record(LinkSink& sink) override { return link_->poll_record(sink); }
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
+  uint64_t put_count() const override { return link_->put_count(); }
+  bool has_read(uint64_t count) override { return link_->has_read(count); }
   void goes_on(int level) override;
   bool can_put(int level, size_t bytes) override;
   Nanoseconds retry_at() const override { return retry_at_; }

@@ -65,9 +65,13 @@ class Link {
   // Hands over the next record; false when there is none.
   virtual bool poll_record(LinkSink& sink) = 0;
 
-  // Copies the pieces (at most chunk_bytes() in all) as one chunk; false when the level's credits
-  // are spent.
+  // Puts the pieces (at most chunk_bytes() in all) as one chunk; false when the level's credits are
+  // spent.
   virtual bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) = 0;
+  // How many chunks were put so far, and whether the pieces of the first `count` of them are no
+  // longer read. Most links copy. One that says no wakes this side when it would say yes.
+  virtual uint64_t put_count() const { return 0; }
+  virtual bool has_read(uint64_t) { return true; }
   // Right after a try_put(): the level has more to put, as soon as the link takes it.
   virtual void goes_on(int) {}
   // Whether try_put() would take a chunk of so many bytes now.

@@ -109,6 +109,11 @@ class Batches:
             plan = self._sampler.plan(step)
             yield self._pack(plan, share_of(plan, self._rank, balance=self._balance))
 
+    @property
+    def sampler(self) -> fs.BalancedBatchSampler:
+        """What deals the examples out."""
+        return self._sampler
+
     def imbalance(self) -> EpochBalance:
         """Returns how unequal the ranks' shares of the last epoch are, balanced and not."""
         return self._sampler.stats()

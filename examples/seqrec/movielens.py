@@ -1,5 +1,7 @@
 """Fetches MovieLens-100k out of the wheel of ``recbole``, which carries it as an example.
 
+    python -m seqrec.movielens FOLDER      # before a run on hosts that reach no package index
+
 The data are under GroupLens's research terms: use them, cite them (Harper and Konstan, 2015,
 doi:10.1145/2827872), do not redistribute them. They stay in the cache folder.
 """
@@ -75,3 +77,10 @@ def _member(wheel: Path) -> bytes:
             if name.endswith(_MEMBER):
                 return archive.read(name)
     raise DownloadError(f"{wheel.name} has no {_MEMBER}")
+
+
+if __name__ == "__main__":
+    try:
+        fetch(Path(sys.argv[1]))
+    except DownloadError as error:
+        print(f"cannot get MovieLens-100k: {error}", file=sys.stderr)

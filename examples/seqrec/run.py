@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
+from freescale_pg.observe import RunRecorder
 from seqrec import dataset
 from seqrec.dataset import SequenceData
 from seqrec.device import group_options, own_device
@@ -36,7 +37,7 @@ def run(settings: Settings) -> None:
 
     Raises:
         DataError: The data cannot be used, or hold fewer users than there are ranks.
-        OSError: The data file cannot be opened.
+        OSError: The data file cannot be opened, or the run's directory cannot be used.
     """
     device = own_device(settings.device)
     with _process_group(settings.backend, group_options(settings.backend, device)):
@@ -45,7 +46,8 @@ def run(settings: Settings) -> None:
         with Reporter(enabled=dist.get_rank() == 0, total_steps=trainer.total_steps) as reporter:
             _announce(reporter, settings, data, warning)
             fs.reset_stats()
-            history = _train(settings, trainer, data, reporter)
+            with _recording(settings, trainer) as recorder:
+                history = _train(settings, trainer, data, reporter, recorder)
             reporter.blocked(fs.stats().ops)
             reporter.imbalance(trainer.imbalance(), balanced=settings.balance)
             _conclude(settings, trainer, data, reporter, history)
@@ -66,6 +68,18 @@ def _process_group(backend: str, options: fs.Options | None) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+@contextmanager
+def _recording(settings: Settings, trainer: Trainer) -> Iterator[RunRecorder | None]:
+    """Records the training where that is asked for."""
+    if settings.run_dir is None:
+        yield None
+        return
+    # Without balance its plans are not what the ranks train on.
+    sampler = trainer.sampler if settings.balance else None
+    with fs.record_run(settings.run_dir, sampler=sampler) as recorder:
+        yield recorder
+
+
 def _announce(
     reporter: Reporter, settings: Settings, data: SequenceData, warning: str | None
 ) -> None:
@@ -80,16 +94,22 @@ def _announce(
 
 
 def _train(
-    settings: Settings, trainer: Trainer, data: SequenceData, reporter: Reporter
+    settings: Settings,
+    trainer: Trainer,
+    data: SequenceData,
+    reporter: Reporter,
+    recorder: RunRecorder | None,
 ) -> _History:
     """Trains, and leaves the trainer in the state that did best on the validation items."""
     validation = data.validation(settings.max_length)
     history, best_state = _History(), trainer.state()
     for number in range(1, settings.epochs + 1):
-        result = trainer.epoch(number, reporter.advance)
+        result = trainer.epoch(number, reporter.advance, recorder)
         metrics = trainer.evaluate(validation)
         history.epochs.append(result)
         reporter.epoch(number, result, metrics)
+        if recorder is not None:
+            recorder.save()
         # The same on every rank, since the metrics are: all ranks keep the same epoch.
         if metrics.ndcg > history.best_ndcg:
             history.best_ndcg, best_state = metrics.ndcg, trainer.state()

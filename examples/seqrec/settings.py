@@ -19,6 +19,7 @@ class Settings:
     backend: str
     device: str
     cache: Path
+    run_dir: Path | None
     seed: int
     epochs: int
     max_steps: int | None
@@ -79,6 +80,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="where to train; ranks take the GPUs of their host in turn",
     )
     add("--cache", type=Path, default=_CACHE, help="folder that keeps downloads")
+    add(
+        "--run-dir",
+        type=Path,
+        default=None,
+        help="record the training there, for `freescale report`",
+    )
     add("--seed", type=int, default=0, help="seed of weights, batches, negatives and dropout")
     add("--epochs", type=_count, default=30, help="passes over the users")
     add(

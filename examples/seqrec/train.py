@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import freescale_pg as fs
 from freescale_pg.balance import EpochBalance
 from freescale_pg.embedding import Adam
+from freescale_pg.observe import RunRecorder
 from seqrec.batches import Batches, PackedBatch
 from seqrec.dataset import Example, SequenceData
 from seqrec.evaluate import Metrics, evaluate_model
@@ -135,27 +136,36 @@ class Trainer:
         """Whether all steps are taken."""
         return self._steps_done >= self.total_steps
 
-    def epoch(self, number: int, on_step: Callable[[], None]) -> EpochResult:
+    @property
+    def sampler(self) -> fs.BalancedBatchSampler:
+        """What deals users out, if they are balanced."""
+        return self._batches.sampler
+
+    def epoch(
+        self, number: int, on_step: Callable[[], None], recorder: RunRecorder | None = None
+    ) -> EpochResult:
         """Trains on every user once, or up to the limit on steps; collective.
 
         Args:
             number: Number of the epoch; seeds its order.
             on_step: Called after each step.
+            recorder: Of the steps; None: they are not recorded.
         """
         start = time.perf_counter()
         # On the device, since bringing a step's loss to the CPU would wait for the step.
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         samples, tokens = 0, 0
+        batches = self._steps(number)
         with fs.OverlapPipeline(
             self._model,
             self._optimizer,
-            self._steps(number),
+            batches if recorder is None else recorder.loader(batches),
             embedding=self.table,
             ids_of=lambda step: step.ids,
             overlap=self._settings.overlap,
         ) as pipeline:
             self._set_learning_rate()
-            for result in pipeline:
+            for result in pipeline if recorder is None else recorder.steps(pipeline):
                 total += result["loss_sum"]
                 samples += result["samples"]
                 tokens += result["targets"]

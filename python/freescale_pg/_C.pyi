@@ -147,6 +147,11 @@ class Event:
         Its number, the same on all ranks.
         """
     @property
+    def joined(self) -> int:
+        """
+        Of a join: the thread that it awaits.
+        """
+    @property
     def kind(self) -> str:
         """
         "message_out", "message_in", "call", "wait" or "join".
@@ -183,12 +188,12 @@ class Event:
     @property
     def thread(self) -> int:
         """
-        Of a wait.
+        Of a wait or join, as the system numbers it.
         """
 
 class TraceLog:
     """
-    The last messages, calls and waits of this process.
+    The last messages, calls, waits and joins of this process.
     """
     def __init__(self, capacity: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

@@ -3,9 +3,8 @@
 ``dist.init_process_group(backend="freescale")`` works without importing this package. Import it for
 priorities, for the operators that take one, and for statistics.
 
-Importing it costs next to nothing, since ``import torch`` does so in every process (see
-:mod:`freescale_pg._autoload`): names are loaded when first used, and only then torch and the C++
-module.
+Importing it costs next to nothing, since ``import torch`` does so in every process: names are
+loaded when first used, and only then torch and the C++ module.
 """
 
 import importlib
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from freescale_pg import balance, debug, embedding, functional, observe
+    from freescale_pg._agreement import RanksDisagreeError
     from freescale_pg._priority import Priority, priority
     from freescale_pg.balance.online.balancer import OnlineBalancer
     from freescale_pg.balance.sampler import BalancedBatchSampler
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ShardedEmbeddingCollection,
     )
     from freescale_pg.observe.meter import BubbleMeter
+    from freescale_pg.observe.recorder import record_run
     from freescale_pg.observe.tracing import trace
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
@@ -37,6 +38,7 @@ __all__ = [
     "Options",
     "OverlapPipeline",
     "Priority",
+    "RanksDisagreeError",
     "ShardedEmbedding",
     "ShardedEmbeddingCollection",
     "Stats",
@@ -48,6 +50,7 @@ __all__ = [
     "functional",
     "observe",
     "priority",
+    "record_run",
     "reset_stats",
     "stats",
     "trace",
@@ -65,12 +68,14 @@ _HOMES = {
     "Options": "options",
     "OverlapPipeline": "embedding.pipeline",
     "Priority": "_priority",
+    "RanksDisagreeError": "_agreement",
     "ShardedEmbedding": "embedding.sharded_embedding",
     "ShardedEmbeddingCollection": "embedding.sharded_embedding",
     "Stats": "statistics",
     "all_gather_into_tensor": "operators",
     "all_to_all_single": "operators",
     "priority": "_priority",
+    "record_run": "observe.recorder",
     "reset_stats": "statistics",
     "stats": "statistics",
     "trace": "observe.tracing",

@@ -8,7 +8,11 @@ import torch.distributed as dist
 
 
 class RanksDisagreeError(ValueError):
-    """Ranks were given different data or settings; raised on all of them."""
+    """Ranks were given different data or settings, or one of them could not go on.
+
+    Raised on all ranks that take part, with a text that names the ranks and both values, so that
+    none waits for another one.
+    """
 
 
 @dataclass(frozen=True)

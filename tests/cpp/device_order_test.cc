@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpp/transport/cuda_ipc/staging_ring.h"
 #include "tests/cpp/check.h"
 #include "tests/cpp/device_ranks.h"
 
@@ -30,6 +31,14 @@ class Launch {
  private:
   std::thread thread_;
 };
+
+// The sender's copies have filled the ring, and its next one waits for room there.
+void await_full_ring(DeviceRank& self, uint64_t copies_before) {
+  const uint64_t full = copies_before + cuda::StagingRing::kSlots;
+  self.stand_in.await([full](const FakeCudaState& now) {
+    return now.copies_done >= full && now.polling_waits > 0;
+  });
+}
 
 void await_launch(DeviceRank& self) {
   self.stand_in.await([](const FakeCudaState& now) { return now.draining_launches > 0; });
@@ -206,7 +215,9 @@ TEST_WITHIN(a_call_waits_until_both_sides_have_submitted, 60) {
           launch = std::make_unique<Launch>(self, stream, "loaded late");
           await_launch(self);
         }
+        const uint64_t copies_before = self.stand_in.state().copies_done;
         const auto handle = self.submit(std::move(call.value()), exchange.plan(), {});
+        if (self.rank.rank() == sender && !blocked) await_full_ring(self, copies_before);
         for (int round = 0; round < 20; ++round) CHECK_OK(self.rank.barrier());
         CHECK(!handle->submitted.is_set());
         CHECK_OK(self.rank.barrier());

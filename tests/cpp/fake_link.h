@@ -33,6 +33,8 @@ class FakeLink : public Link {
   size_t largest_record = 32 << 10;
   // If set: how many chunks this link and the others that it is shared with may still put.
   size_t* shared_puts = nullptr;
+  // So many of the chunks that were put are no longer read; the rest still are.
+  uint64_t read = UINT64_MAX;
   bool pullable = false;
   bool near = true;
   // Takes the place of the peer's memory, for addresses that are not real.
@@ -82,6 +84,8 @@ class FakeLink : public Link {
     peer_->chunks_[level].push_back(std::move(chunk));
     return true;
   }
+  uint64_t put_count() const override { return puts.size(); }
+  bool has_read(uint64_t count) override { return count <= read; }
   bool poll_chunk(int level, LinkSink& sink) override {
     auto& lane = chunks_[level];
     if (lane.empty()) return false;

@@ -131,6 +131,41 @@ TEST(network_notices_a_death) {
 TEST(network_notices_silence) { expect_lost(SIGSTOP, milliseconds(100), "has been silent for "); }
 
 // Dies where it would have to connect to the other one, which has no socket of its to knock at.
+// The kernel holds little, and nobody takes the chunks from it: they stay in the sender's memory,
+// until there is nobody to send to.
+TEST(network_reads_what_was_put_until_it_is_sent_or_the_peer_is_lost) {
+  constexpr const char* kBuffers[] = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
+  for (const char* buffer : kBuffers) CHECK_EQ(setenv(buffer, "32k", 1), 0);
+  SharedStore store;
+  ChildProcess other([&] {
+    const auto mesh = mesh_on("b");
+    const Membership joined = join(*mesh, store, 1, 2);
+    CHECK_OK(store.set("joined", ""));
+    while (true) pause();
+  });
+  const auto mesh = mesh_on("a");
+  const Membership joined = join(*mesh, store, 0, 2);
+  for (const char* buffer : kBuffers) CHECK_EQ(unsetenv(buffer), 0);
+  CHECK_OK(store.get("joined", soon()).status());
+  Link& link = *joined.links[1];
+  std::vector<std::byte> data(link.chunk_bytes());
+  const Segment piece{data.data(), data.size()};
+  CHECK_EQ(link.put_count(), 0u);
+  CHECK(link.try_put(0, {}, {&piece, 1}));
+  CHECK_EQ(link.put_count(), 1u);
+  Received nothing;
+  poll_until(link, nothing, [&] { return link.has_read(1); });
+  other.signal(SIGSTOP);
+  for (int level = 0; level < kPriorityLevels; ++level) {
+    while (link.try_put(level, {}, {&piece, 1})) {
+    }
+  }
+  CHECK(!link.has_read(link.put_count()));
+  other.signal(SIGKILL);
+  other.expect_killed_by(SIGKILL);
+  poll_until(link, nothing, [&] { return link.failed() && link.has_read(link.put_count()); });
+}
+
 TEST(network_notices_a_death_before_the_connection) {
   SharedStore store;
   ChildProcess other([&] {

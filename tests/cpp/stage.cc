@@ -48,6 +48,7 @@ Stage::Handle Stage::post(int rank, Plan plan, const Call& call) {
   request.priority = call.priority;
   request.deadline = call.deadline;
   if (call.device != nullptr) request.device = *call.device;
+  if (call.memory != nullptr) request.keep_memory = [memory = *call.memory] { return memory; };
   request.on_done = [outcome](const OpResult& result) {
     outcome->done = true;
     outcome->result = result;

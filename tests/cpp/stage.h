@@ -34,6 +34,7 @@ class Stage {
     uint32_t part = 0;
     Deadline deadline = Deadline::never();
     const std::shared_ptr<DeviceCall>* device = nullptr;  // of a plan in device memory
+    const std::shared_ptr<const void>* memory = nullptr;  // what keeps that of its sends
   };
 
   explicit Stage(int size, std::chrono::nanoseconds aging = std::chrono::hours(1));

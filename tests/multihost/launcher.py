@@ -248,6 +248,7 @@ def torchrun(
     environment: Mapping[str, str] | None = None,
     family: int = 4,
     limit: float = LAUNCH_LIMIT,
+    shown: bool = False,
 ) -> list[str]:
     """Runs a Python program on ``per_host`` ranks of every host, under an agent of torchrun each.
 
@@ -259,9 +260,10 @@ def torchrun(
         environment: Set in the agents and thereby in the ranks.
         family: Of the address of the first agent.
         limit: Seconds until all are killed.
+        shown: The first host writes to this process's output, as it is, and not to a file.
 
     Returns:
-        What was written on each host; lines begin with [default<local rank>].
+        What was written to the file of each host; lines begin with [default<local rank>].
 
     Raises:
         RanksFailed: An agent failed, as it does when a rank has. The message has all output.
@@ -270,14 +272,15 @@ def torchrun(
     processes = []
     logs = [directory / f"torchrun-{host.name}-{host.number}.log" for host in network.hosts]
     for host, log in zip(network.hosts, logs, strict=True):
-        command = [sys.executable, "-m", "torch.distributed.run", "--tee=3"]
+        shows = shown and host.number == 0
+        command = [sys.executable, "-m", "torch.distributed.run", *([] if shows else ["--tee=3"])]
         command += [f"--nnodes={len(network.hosts)}", f"--nproc-per-node={per_host}"]
         command += [f"--node-rank={host.number}", f"--master-port={MASTER_PORT}"]
         command += [f"--master-addr={network.hosts[0].address(family=family)}", *program]
         with log.open("w") as output:
             # Of torchrun's own default, which it announces at length.
             variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
-            processes.append(host.popen(command, variables, output))
+            processes.append(host.popen(command, variables, None if shows else output))
     codes = _end(network, processes, limit)
     if any(codes):
         text = "".join(

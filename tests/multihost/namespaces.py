@@ -174,9 +174,9 @@ class Namespaces:
         self,
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        output: IO[str] | int = subprocess.PIPE,
+        output: IO[str] | int | None = subprocess.PIPE,
     ) -> "subprocess.Popen[str]":
-        """Starts a command inside.
+        """Starts a command inside, which writes to ``output``; None: where this process does.
 
         The process returned is not the command but waits for it: see :meth:`kill_all`.
         """
@@ -185,7 +185,7 @@ class Namespaces:
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=None if output is None else subprocess.STDOUT,
             text=True,
         )
 

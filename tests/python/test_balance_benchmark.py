@@ -13,8 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from balance import CellResult
-from bench.bounds import least_peak
-from bench.partitions import CONTESTANTS, karmarkar_karp, sort_and_stride
+from balancing.bounds import least_peak
+from balancing.partitions import CONTESTANTS, karmarkar_karp, sort_and_stride
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

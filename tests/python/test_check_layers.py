@@ -121,6 +121,24 @@ def test_the_project_itself_passes() -> None:
             "priority.py:1: imports freescale_pg.Options from the public package",
             id="python-imports-the-public-package",
         ),
+        pytest.param(
+            {
+                "python/freescale_pg/bench/__init__.py": "",
+                "python/freescale_pg/bench/cells.py": "",
+                "python/freescale_pg/priority.py": "from freescale_pg.bench import cells\n",
+            },
+            "priority.py:1: imports freescale_pg.bench.cells, upward",
+            id="python-imports-the-benchmarks",
+        ),
+        pytest.param(
+            {
+                "python/freescale_pg/cli/__init__.py": "",
+                "python/freescale_pg/cli/main.py": "",
+                "python/freescale_pg/bench/cells.py": "import freescale_pg.cli.main\n",
+            },
+            "bench/cells.py:1: imports freescale_pg.cli.main, upward",
+            id="python-imports-the-command-line",
+        ),
     ],
 )
 def test_fault_is_reported(tmp_path: Path, changes: dict[str, str], complaint: str) -> None:

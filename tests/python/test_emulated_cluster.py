@@ -16,11 +16,19 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from bench.emulation import Emulation, Feed
-from bench.noted_exchanges import ExchangeNotes, Key, Wait, last_asked, stragglers_part
-from bench.rank_seconds import NotedStep, RankNotes, RankSeconds, gone, seconds_of
-from bench.timed_training import take
+from emulated.emulation import Emulation, Feed
+from emulated.rank_seconds import (
+    NotedStep,
+    RankNotes,
+    RankSeconds,
+    gone,
+    last_asked,
+    seconds_of,
+    stragglers_part,
+)
 from emulated_cluster import BALANCE, BASELINE, MODES, check_same_batches, verdict
+from freescale_pg.bench.noted_exchanges import ExchangeNotes, Key, Wait
+from freescale_pg.bench.timed_training import take
 from freescale_pg.observe.report import Blocked, StepTime
 from freescale_pg.simulate.lengths import Zipf
 

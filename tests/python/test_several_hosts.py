@@ -4,12 +4,17 @@ Needs no root. Real interfaces, cuts and restarts are for ``tests/multihost``.
 """
 
 import importlib.util
+import os
 import re
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import test_all_gather
 import test_all_to_all
@@ -34,10 +39,22 @@ Body = Callable[[int, int], None]
 HOSTS = [(0, 0, 1, 1), (0, 1, 0, 1, 1), (0, 1, 1), (0, 1, 2)]
 # Up to there parts are gathered by host.
 AGGREGATED = 1000
+# The kernel takes one chunk of the two or more that are sent at a time.
+SMALL_BUFFERS = {"UCX_TCP_SNDBUF": "32k", "UCX_TCP_RCVBUF": "32k"}
+# Of 64 MiB each, more than can be sent before the group's timeout.
+MESSAGES = 64
+ATTEMPTS = 10
+LIMIT = 30.0
 
 
-def run(launch: Launcher, hosts: tuple[int, ...], body: Body, aggregated: int = 0) -> None:
-    environment = {"UCX_TLS": "tcp", "FREESCALE_AGGREGATE_BYTES": str(aggregated)}
+def run(
+    launch: Launcher,
+    hosts: tuple[int, ...],
+    body: Body,
+    aggregated: int = 0,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    environment = {"UCX_TLS": "tcp", "FREESCALE_AGGREGATE_BYTES": str(aggregated), **(more or {})}
     # UCX stays: its threads and descriptors are those of the process.
     launch(
         run_on_hosts, len(hosts), hosts, body, init=False, environment=environment,
@@ -88,6 +105,60 @@ def check_splits_on_one_rank(rank: int, size: int) -> None:
     assert re.search(words, str(caught.value)), caught.value
 
 
+def check_sent_memory_outlives_its_operation(rank: int, size: int) -> None:
+    """Rank 1 is stopped within a message, and rank 0 gives up: the network still reads there.
+
+    Unless rank 1 had all that was sent by then, so they try again.
+    """
+    pids: list[int] = [0] * size
+    dist.all_gather_object(pids, os.getpid())
+    for _ in range(ATTEMPTS):
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        data = torch.zeros(16 << 20) if rank == 1 else torch.ones(16 << 20)
+        kept = [receive_halfway(data, group) if rank == 1 else send_halfway(data, group, pids[1])]
+        dist.broadcast_object_list(kept, src=0)
+        if kept[0]:
+            return
+    raise AssertionError(f"nothing was kept in {ATTEMPTS} attempts")
+
+
+def receive_halfway(data: torch.Tensor, group: dist.ProcessGroup) -> bool:
+    works = [dist.irecv(data, 0, group=group) for _ in range(MESSAGES)]
+    await_true(data[0].bool)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    assert failures(works)
+    return False
+
+
+def send_halfway(data: torch.Tensor, group: dist.ProcessGroup, peer: int) -> bool:
+    works = [dist.isend(data, 1, group=group) for _ in range(MESSAGES)]
+    assert "Timed out after 1000 ms" in failures(works)[0]
+    storage = StorageWeakRef(data.untyped_storage())
+    del works
+    data.set_(torch.empty(0))
+    kept = not storage.expired()
+    os.kill(peer, signal.SIGCONT)
+    await_true(storage.expired)
+    return kept
+
+
+def failures(works: Sequence[dist.Work]) -> list[str]:
+    found = []
+    for work in works:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 @pytest.mark.parametrize("body", [check_equal_parts, check_parts_in_place])
 @pytest.mark.parametrize("aggregated", [0, AGGREGATED])
@@ -114,3 +185,7 @@ def test_gathered_by_host_is_for_equal_parts_on_all_ranks(launch: Launcher) -> N
 )
 def test_collectives(launch: Launcher, body: Body) -> None:
     run(launch, (0, 0, 1, 1), body)
+
+
+def test_sent_memory_outlives_its_operation(launch: Launcher) -> None:
+    run(launch, (0, 1), check_sent_memory_outlives_its_operation, more=SMALL_BUFFERS)

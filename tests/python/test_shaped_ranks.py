@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from freescale_pg.bench.launch import LaunchError
+from freescale_pg.bench.shaped import ShapingUnavailableError, run_shaped, shaped_ranks
 
-from bench.launch import LaunchError
-from bench.shaped import ShapingUnavailableError, run_shaped, shaped_ranks
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RATE = 10_000_000
 LIMIT = 60.0  # seconds; for what takes a few on an idle machine
 
@@ -60,8 +57,7 @@ dist.destroy_process_group()
 # Makes a network, says so, and ends as the argument says.
 MAKER = f"""
 import sys, time
-sys.path.insert(0, {str(BENCHMARKS)!r})
-from bench.shaped import shaped_ranks
+from freescale_pg.bench.shaped import shaped_ranks
 with shaped_ranks(2, {RATE}):
     print("made", flush=True)
     if sys.argv[1] == "raise":

@@ -10,8 +10,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from bench.timed_training import changing_ids
 from bubbles import line_of
+from freescale_pg.bench.timed_training import changing_ids
 from simulation import plan
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

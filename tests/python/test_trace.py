@@ -258,7 +258,7 @@ def test_lanes() -> None:
     """Slices at the same time get rows of their own; lanes are in order; times are relative."""
 
     def slice_in(lane: str, place: int, begin: int, end: int, late: int = 0) -> Slice:
-        return Slice((place, 0, 0, lane), "x", begin, end, late, {})
+        return Slice((place, 0, 0, lane), "call", "x", begin, end, late, {})
 
     slices = [
         slice_in("b", 2, 5000, 9000, late=6000),
@@ -283,3 +283,17 @@ def test_lanes() -> None:
         (3, "stragglers", 3.0, 1.0),
     ]
     assert {event["pid"] for event in events} == {3}
+    # How long others were waited for stands in the slice, too.
+    late = [event["args"] for event in events if event.get("cat") == "call"]
+    assert late == [{}, {"stragglers_ns": 1000}, {}, {"stragglers_ns": 1000}]
+
+
+def test_what_reads_a_trace_finds_it_in_arguments() -> None:
+    shown = slice_of(message(0, 1, kind="message_out"))
+    assert shown.category == "message" and shown.arguments["to"] == 4
+    assert slice_of(message(0, 1)).arguments["from"] == 4
+    wait = slice_of(message(0, 5, kind="wait", thread=7, ready=2))
+    assert wait.category == "wait" and wait.arguments == {"priority": "URGENT", "thread": 7}
+    join = slice_of(message(0, 5, kind="join", thread=7, joined=8))
+    assert join.category == "join" and join.lane == wait.lane
+    assert join.arguments == {"thread": 7, "joined": 8} and join.name == "for thread 8"

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from freescale_pg.cli.main import main
+from freescale_pg.report.reading import read_run
+from report_runs import check_lanes
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "examples" / "train_seqrec.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
@@ -71,6 +75,22 @@ def test_overlap_changes_when_rows_travel_and_not_the_training() -> None:
     assert together["loss"] == apart["loss"]
     assert together["ndcg10"] == apart["ndcg10"]
     assert "BACKGROUND" in output
+
+
+def test_a_recorded_training_makes_a_report(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(2, *SHORT, f"--run-dir={directory}")
+    run = read_run(directory)
+    assert run.missing == () and [len(rank.steps) for rank in run.ranks.values()] == [4, 4]
+    # With overlap, another thread waits, and this one for that: as the meter counts it.
+    assert all(rank.trace is not None and rank.trace.joins for rank in run.ranks.values())
+    check_lanes(run)
+    assert main(["report", str(directory)]) == 0
+    page = (directory / "report.html").read_text()
+    for text in ("Not all is here", "Not simulated", "No "):
+        assert text not in page, text
+    for text in ("URGENT", "BACKGROUND", "all_reduce", "1 → 0", "times as balanced"):
+        assert text in page, text
 
 
 def test_balance_changes_who_trains_on_what_and_not_the_training(alone: dict[str, str]) -> None:

@@ -36,8 +36,8 @@ class ChunkWindow {
   size_t in_flight() const { return static_cast<size_t>(put_ - taken_); }
 
  private:
-  static constexpr size_t kFirstChunks = 4;
-  static constexpr size_t kMostChunks = 64;
+  static constexpr size_t kFirstChunks = 8;
+  static constexpr size_t kMostChunks = 128;
   // The shortest time is forgotten after this: the way may have changed.
   static constexpr Nanoseconds kForget = 10'000'000'000;
 

@@ -48,10 +48,11 @@ Network::~Network() {
   for (const std::shared_ptr<UcxLink>& link : open) link->close();
 }
 
-Result<std::shared_ptr<UcxLink>> Network::open_link(const std::string& address) {
+Result<std::shared_ptr<UcxLink>> Network::open_link(const std::string& address,
+                                                    std::string peer_name) {
   uint64_t key = 0;
   while (key == 0) key = random_u64();
-  auto link = std::make_shared<UcxLink>(worker_, key, wakers_);
+  auto link = std::make_shared<UcxLink>(worker_, key, std::move(peer_name), wakers_);
   {
     const std::lock_guard lock(mutex_);
     links_[key] = link;

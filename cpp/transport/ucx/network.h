@@ -41,8 +41,9 @@ class Network : private MessageSink {
   // Of UCX: "1.22.0".
   const std::string& version() const { return worker_->ucp().version(); }
 
-  // A link to the worker of that address, which nothing is sent over yet.
-  Result<std::shared_ptr<UcxLink>> open_link(const std::string& address);
+  // A link to the worker of that address, which nothing is sent over yet. `peer_name` is for
+  // messages.
+  Result<std::shared_ptr<UcxLink>> open_link(const std::string& address, std::string peer_name);
 
  private:
   Network(NetworkOptions options, Wakers wakers, HandshakeHandler on_handshake)

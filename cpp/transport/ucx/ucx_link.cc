@@ -17,11 +17,12 @@ Segment segment_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, Wakers wakers)
+UcxLink::UcxLink(std::shared_ptr<Worker> worker, uint64_t key, std::string peer_name, Wakers wakers)
     : worker_(std::move(worker)),
       key_(key),
       wakers_(std::move(wakers)),
-      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)) {
+      windows_(kPriorityLevels, ChunkWindow(kChunkBytes)),
+      peer_name_(std::move(peer_name)) {
   heard_at_ = sent_at_ = now_ns();
 }
 
@@ -48,11 +49,11 @@ std::string UcxLink::peer_name() const {
   return peer_name_;
 }
 
-Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body) {
+Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body, uint64_t puts) {
   const size_t bytes = total_bytes(body);
   unsent_.fetch_add(bytes);
   sent_at_.store(now_ns(), std::memory_order_relaxed);
-  Status status = worker_->send(endpoint_, bytes_of(header), body, *this);
+  Status status = worker_->send(endpoint_, bytes_of(header), body, *this, puts);
   if (!status.ok()) unsent_.fetch_sub(bytes);
   return status;
 }
@@ -148,7 +149,8 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .number = chunks_sent_[level],
                              .token = tag.token,
                              .offset = tag.offset};
-  if (!send(header, pieces).ok()) return false;
+  if (!send(header, pieces, puts_ + 1).ok()) return false;
+  ++puts_;
   ++chunks_sent_[level];
   ++sent_;
   windows_[level].note_put(bytes, now_ns());
@@ -157,19 +159,26 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
 
 bool UcxLink::poll_chunk(int level, LinkSink& sink) {
   Chunk chunk;
+  bool last = false;
   {
     const std::lock_guard lock(inbox_mutex_);
     if (chunks_[level].empty()) return false;
     chunk = chunks_[level].take();
+    last = chunks_[level].empty();
   }
   sink.on_chunk(chunk.tag, chunk.data.bytes());
   taken_[level] += chunk.data.bytes().size();
+  if (last || taken_[level] - told_[level] >= kCreditEvery) return_credit(level);
+  return true;
+}
+
+void UcxLink::return_credit(int level) {
+  told_[level] = taken_[level];
   const MessageHeader credit{.key = peer_key_,
                              .kind = MessageKind::kCredit,
                              .level = static_cast<uint8_t>(level),
-                             .offset = taken_[level]};
+                             .offset = told_[level]};
   if (!failed() && !silent_) static_cast<void>(send(credit, {}));
-  return true;
 }
 
 Status UcxLink::pull(uint64_t, std::byte*, size_t) {
@@ -249,9 +258,23 @@ void UcxLink::on_credit(const MessageHeader& header) {
   wakers_.arrived();
 }
 
-void UcxLink::on_sent(size_t bytes) {
+void UcxLink::on_sent(size_t bytes, uint64_t puts) {
   unsent_.fetch_sub(bytes);
+  if (puts != 0) note_read(puts);
   if (wants_room_.exchange(false)) wakers_.all();
+}
+
+// With two rails a chunk may be out before one that was put earlier.
+void UcxLink::note_read(uint64_t puts) {
+  uint64_t read = read_.load();
+  if (puts != read + 1) {
+    read_early_.insert(puts);
+    return;
+  }
+  do ++read;
+  while (read_early_.erase(read + 1) > 0);
+  read_.store(read);
+  wakers_.arrived();
 }
 
 void UcxLink::on_error(const std::string& why) { lose(" " + why); }

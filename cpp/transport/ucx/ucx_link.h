@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cpp/transport/ucx/chunk_window.h"
 #include "cpp/transport/ucx/messages.h"
 #include "cpp/transport/ucx/ordered_inbox.h"
+#include "cpp/transport/ucx/ucp_settings.h"
 #include "cpp/transport/ucx/worker.h"
 
 namespace freescale::ucx {
@@ -22,7 +24,7 @@ constexpr int kSilentHeartbeats = 3;
 
 // How a link tells its owner's threads.
 struct Wakers {
-  std::function<void()> arrived;  // who waits for messages
+  std::function<void()> arrived;  // who waits for messages, or for the end of puts
   std::function<void()> all;      // everybody: there is room again, or the link has failed
 };
 
@@ -33,12 +35,12 @@ struct Wakers {
 class UcxLink final : public Link, private EndpointEvents {
  public:
   // `key` names the link to the peer.
-  UcxLink(std::shared_ptr<Worker> worker, uint64_t key, Wakers wakers);
+  UcxLink(std::shared_ptr<Worker> worker, uint64_t key, std::string peer_name, Wakers wakers);
   ~UcxLink() override { close(); }
 
   // The way to the peer's worker; before anything is sent.
   Status open(const std::string& address);
-  // Once the peer has told them.
+  // Once the peer has told them. Until then it has the name that this end was made with.
   void set_peer(uint64_t key, std::string name);
   uint64_t key() const { return key_; }
   uint64_t peer_key() const { return peer_key_; }
@@ -67,6 +69,8 @@ class UcxLink final : public Link, private EndpointEvents {
   bool poll_record(LinkSink& sink) override;
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
   bool can_put(int level, size_t bytes) override;
+  uint64_t put_count() const override { return puts_; }
+  bool has_read(uint64_t count) override { return read_.load() >= count; }
   bool poll_chunk(int level, LinkSink& sink) override;
   void notify() override { worker_->poll(); }
   void before_sleep() override { worker_->hand_over(); }
@@ -82,7 +86,8 @@ class UcxLink final : public Link, private EndpointEvents {
 
  private:
   static constexpr size_t kRecordBytes = 16 << 10;
-  static constexpr size_t kChunkBytes = 256 << 10;
+  // While more chunks wait to be taken, the peer is told that some were after so many bytes.
+  static constexpr size_t kCreditEvery = 4 * kChunkBytes;
   // Records that wait for the network, in bytes; beyond them the sender waits.
   static constexpr size_t kMostUnsent = 256 << 10;
   // Messages ahead of their turn; a peer that has more of them is mad.
@@ -94,11 +99,13 @@ class UcxLink final : public Link, private EndpointEvents {
   };
 
   void on_error(const std::string& why) override;
-  void on_sent(size_t bytes) override;
-  Status send(const MessageHeader& header, std::span<const Segment> body);
+  void on_sent(size_t bytes, uint64_t puts) override;
+  Status send(const MessageHeader& header, std::span<const Segment> body, uint64_t puts = 0);
   void on_chunk(const MessageHeader& header, HeldData data);
   void on_credit(const MessageHeader& header);
+  void note_read(uint64_t puts);
   void take_credits();
+  void return_credit(int level);
   void note_received();
   void on_goodbye(uint64_t sent);
   void lose(const std::string& why);
@@ -116,19 +123,23 @@ class UcxLink final : public Link, private EndpointEvents {
   std::atomic<bool> wants_room_{false};
   std::atomic<bool> awaits_farewell_{false};
   std::atomic<uint64_t> sent_{0};  // records and chunks
+  std::atomic<uint64_t> read_{0};  // of the chunks put, the first so many are no longer read
 
   // Under the worker's lock.
+  std::set<uint64_t> read_early_;  // chunks, counted from 1, that are, but not all before them
   uint64_t received_ = 0;          // records and chunks
   uint64_t ends_at_ = UINT64_MAX;  // the peer's sent_, when it has said goodbye
 
   // Of the holder of the progress lock.
+  uint64_t puts_ = 0;
   uint32_t records_sent_ = 0;
   std::array<uint32_t, kPriorityLevels> chunks_sent_{};
   std::vector<ChunkWindow> windows_;
   std::array<uint64_t, kPriorityLevels> taken_{};  // bytes of the peer's chunks
+  std::array<uint64_t, kPriorityLevels> told_{};   // of them, those that the peer was told of
 
   mutable std::mutex inbox_mutex_;  // guards the rest
-  std::string peer_name_ = "a process of another host";
+  std::string peer_name_;
   OrderedInbox<HeldData> records_;
   std::array<OrderedInbox<Chunk>, kPriorityLevels> chunks_;
   std::array<uint64_t, kPriorityLevels> credits_{};  // as the peer has told last

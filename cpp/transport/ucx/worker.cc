@@ -20,8 +20,9 @@ constexpr unsigned kMessageId = 1;
 // How long the thread leaves progress to callers before it looks whether they still make it. They
 // tell when they stop, but one that has nothing more in flight just stays away.
 constexpr std::chrono::milliseconds kNap{1};
-// Of one look: what more there is can wait for the next.
-constexpr int kStepsAtOnce = 16;
+// Of one look, each of which may bring a chunk: what has come should be put where it belongs while
+// it is still in the cache.
+constexpr int kStepsAtOnce = 4;
 // Buffers of messages that are kept for the next ones.
 constexpr size_t kSpareSendings = 64;
 
@@ -163,7 +164,7 @@ std::string Worker::describe(ucp_ep_h endpoint) const {
 }
 
 Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,
-                    std::span<const Segment> body, EndpointEvents& events) {
+                    std::span<const Segment> body, EndpointEvents& events, uint64_t puts) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Sending> sending;
   if (spare_.empty()) {
@@ -175,13 +176,12 @@ Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,
   sending->worker = this;
   sending->events = &events;
   sending->header.assign(header.begin(), header.end());
-  const size_t bytes = total_bytes(body);
-  sending->body.resize(bytes);
-  std::byte* to = sending->body.data();
+  sending->bytes = total_bytes(body);
+  sending->puts = puts;
+  const bool lent = puts != 0 && body.size() == 1;
+  sending->copy.clear();
   for (const Segment& piece : body) {
-    if (piece.bytes == 0) continue;
-    std::memcpy(to, piece.data, piece.bytes);
-    to += piece.bytes;
+    if (!lent) sending->copy.insert(sending->copy.end(), piece.data, piece.data + piece.bytes);
   }
   ucp_request_param_t parameters{};
   parameters.op_attr_mask =
@@ -190,7 +190,7 @@ Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,
   parameters.user_data = sending.get();
   const ucs_status_ptr_t request =
       ucp_.ucp_am_send_nbx(endpoint, kMessageId, sending->header.data(), sending->header.size(),
-                           sending->body.data(), bytes, &parameters);
+                           lent ? body[0].data : sending->copy.data(), sending->bytes, &parameters);
   if (is_error(request)) {
     const Status why = ucp_.error("sending", UCS_PTR_STATUS(request));
     events.on_error(why.message());
@@ -205,7 +205,7 @@ void Worker::on_send_over(void* request, ucs_status_t, void* user_data) {
   Worker& worker = *sending->worker;
   worker.ucp_.ucp_request_free(request);
   // A failure is the endpoint's, which tells of it.
-  sending->events->on_sent(sending->body.size());
+  sending->events->on_sent(sending->bytes, sending->puts);
   if (worker.spare_.size() < kSpareSendings) worker.spare_.push_back(std::move(sending));
 }
 

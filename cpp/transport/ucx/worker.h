@@ -58,8 +58,8 @@ class EndpointEvents {
   virtual ~EndpointEvents() = default;
   // Nothing more will come or go.
   virtual void on_error(const std::string& why) = 0;
-  // Bytes that were given to send are UCX's no more.
-  virtual void on_sent(size_t bytes) = 0;
+  // Bytes that were given to send are UCX's no more; `puts` as it was given.
+  virtual void on_sent(size_t bytes, uint64_t puts) = 0;
 };
 
 // One UCX worker: the process's place in the network. Its lock is UCX's
@@ -95,10 +95,12 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // Over which transports and devices; "tcp/eth0". Empty where UCX cannot tell.
   std::string describe(ucp_ep_h endpoint) const;
 
-  // Sends copies of `header` and `body` as one message; `events.on_sent()` tells when the bytes of
-  // the body are gone. Does not block. A failure also reaches on_error().
+  // Sends `header` and `body` as one message; `events.on_sent()` tells when the bytes of the body
+  // are gone, and may do so within the call. Both are copied, unless `puts` is not 0 and the body
+  // is in one piece: then UCX reads the body itself until on_sent(). Does not block. A failure also
+  // reaches on_error().
   Status send(ucp_ep_h endpoint, std::span<const std::byte> header, std::span<const Segment> body,
-              EndpointEvents& events);
+              EndpointEvents& events, uint64_t puts);
 
   // Makes some progress, unless another thread does just now.
   void poll();
@@ -118,7 +120,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
     Worker* worker = nullptr;
     EndpointEvents* events = nullptr;
     std::vector<std::byte> header;
-    std::vector<std::byte> body;
+    std::vector<std::byte> copy;  // of the body; empty: the sender's own memory is read
+    size_t bytes = 0;             // of the body
+    uint64_t puts = 0;
   };
 
   Worker(const UcpLibrary& ucp, Options options, MessageSink& sink)

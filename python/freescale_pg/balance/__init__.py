@@ -11,9 +11,16 @@ from freescale_pg.balance.fit import CostFit, fit_cost
 from freescale_pg.balance.global_batch import GlobalBatch
 from freescale_pg.balance.imbalance import BatchBalance, EpochBalance
 from freescale_pg.balance.lengths import Lengths
-from freescale_pg.balance.online import BalancedBatch, Jagged, OnlineBalancer, OnlineStats
+from freescale_pg.balance.online import (
+    BalancedBatch,
+    Jagged,
+    OnlineBalancer,
+    OnlineStats,
+    PlannedBatch,
+)
 from freescale_pg.balance.rebalance import Rebalancing, rebalance
 from freescale_pg.balance.sampler import BalancedBatchSampler
+from freescale_pg.balance.workload import Workload
 
 __all__ = [
     "BalancedBatch",
@@ -28,8 +35,10 @@ __all__ = [
     "Linear",
     "OnlineBalancer",
     "OnlineStats",
+    "PlannedBatch",
     "Quadratic",
     "Rebalancing",
+    "Workload",
     "fit_cost",
     "rebalance",
 ]

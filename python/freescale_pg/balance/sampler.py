@@ -17,6 +17,7 @@ from freescale_pg.balance.global_batch import GlobalBatch, plan_global_batch
 from freescale_pg.balance.imbalance import EpochBalance, EpochTally
 from freescale_pg.balance.lengths import LengthColumn, Lengths
 from freescale_pg.balance.progress import Progress
+from freescale_pg.balance.workload import Workload, quantiles
 
 _STATE_VERSION = 1
 # From here on a sample is reported that makes its rank the slowest in any assignment.
@@ -145,7 +146,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def start_step(self) -> int:
-        """Number of the step that the next pass begins with: 0, or more after a resume."""
+        """Number of the step that the next pass begins with; 0, or more after a resume."""
         return self._progress.start
 
     def set_epoch(self, epoch: int) -> None:
@@ -199,6 +200,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def stats(self) -> EpochBalance:
         """Returns imbalance before and after, and the least possible, of this pass's batches."""
         return self._tally.total()
+
+    def workload(self) -> Workload:
+        """Returns what is dealt out, in few numbers; sorts the lengths, or a million of them."""
+        return Workload(self._batch_size, quantiles(self._lengths), self._cost_model)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Returns where the epoch stands, to go on from there with ``load_state_dict``.

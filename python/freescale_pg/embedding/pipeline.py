@@ -26,11 +26,12 @@ class OverlapPipeline:
     """Trains with an embedding whose rows travel while other batches are computed.
 
     Each :meth:`step` does forward, backward and optimizer for one batch, while ids and rows of the
-    next ones come in and gradients of the last one go out; see
-    :mod:`freescale_pg.embedding.overlap`. Weights and losses are those of a plain loop, to the bit.
+    next ones come in and gradients of the last one go out; see :class:`EmbeddingOverlap`. Weights
+    and losses are those of a plain loop, to the bit.
 
-    All ranks must get the same number of batches, as :class:`BalancedBatchSampler` gives them; if
-    not, all raise an error in the same step.
+    All ranks must get the same number of batches, as
+    :class:`~freescale_pg.balance.BalancedBatchSampler` gives them; if not, all raise an error in
+    the same step.
 
     Use it as a context manager, or call :meth:`close` at the end: only then have the last gradients
     been applied. Look-ups of the embedding between steps, its state dict and its ``weight`` apply

@@ -347,7 +347,7 @@ class ShardedEmbeddingCollection(_ShardedTables):
         gradients: ``"mean"``: of the ranks, as DDP's are. ``"sum"``.
         dedup: Ask for each row once, however often it occurs in the batch.
         spread: Spread neighbouring ids over the ranks, since popular ones are often neighbours; see
-            :mod:`freescale_pg.embedding.placement`. False: ranges of ids.
+            ``freescale_pg/embedding/placement.py``. False: ranges of ids.
         seed: Of the initial values, which do not depend on the number of ranks.
         dtype: Of the values.
         device: Of the shards; None: the CPU.

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 
-from freescale_pg.observe.intervals import Intervals, subtract, total, union
-from freescale_pg.observe.kineto import Collective, RankTrace, clip, read_trace
+from freescale_pg.observe.intervals import Intervals, clip, subtract, total, union
+from freescale_pg.observe.kineto import Collective, RankTrace, read_trace
 from freescale_pg.observe.report import Blocked, BubbleReport, RankTimes, StepTime
 
 

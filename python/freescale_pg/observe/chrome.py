@@ -20,6 +20,7 @@ class Slice:
 
     Attributes:
         lane: Where it is shown: lanes are sorted by this, and the last part is the lane's name.
+        category: "call", "wait", "join" or "message".
         name: Of the slice.
         begin: ns of the rank's monotonic clock.
         end: Likewise.
@@ -28,6 +29,7 @@ class Slice:
     """
 
     lane: tuple[int, int, int, str]
+    category: str
     name: str
     begin: int
     end: int
@@ -48,13 +50,24 @@ def _call(event: Any) -> Slice:
         "failed": event.failed,
     }
     lane = (0, 0, 0, f"calls of {event.op}")
-    return Slice(lane, _title(event), event.begin, event.end, event.ready, arguments)
+    return Slice(lane, "call", _title(event), event.begin, event.end, event.ready, arguments)
 
 
 def _wait(event: Any) -> Slice:
-    priority = {"priority": Priority(event.priority).name}
-    lane = (1, event.thread, 0, f"thread {event.thread} waits")
-    return Slice(lane, event.op, event.begin, event.end, event.ready, priority)
+    arguments = {"priority": Priority(event.priority).name, "thread": event.thread}
+    return Slice(
+        _thread_lane(event), "wait", event.op, event.begin, event.end, event.ready, arguments
+    )
+
+
+def _join(event: Any) -> Slice:
+    arguments = {"thread": event.thread, "joined": event.joined}
+    name = f"for thread {event.joined}"
+    return Slice(_thread_lane(event), "join", name, event.begin, event.end, 0, arguments)
+
+
+def _thread_lane(event: Any) -> tuple[int, int, int, str]:
+    return (1, event.thread, 0, f"thread {event.thread} waits")
 
 
 def _message_out(event: Any) -> Slice:
@@ -69,15 +82,16 @@ def _message(event: Any, direction: int, word: str) -> Slice:
     level = Priority(event.priority)
     # A peer's lanes stand together, by direction and then from the most urgent down.
     lane = (2 + event.peer, direction, int(level), f"{word} rank {event.peer}, {level.name}")
-    arguments = {**_common(event), "bytes": event.bytes}
+    arguments = {**_common(event), word: event.peer, "bytes": event.bytes}
     if event.end > event.begin:
         arguments["GB/s"] = round(event.bytes / (event.end - event.begin), 3)
-    return Slice(lane, _title(event), event.begin, event.end, 0, arguments)
+    return Slice(lane, "message", _title(event), event.begin, event.end, 0, arguments)
 
 
 _MAKERS: dict[str, Callable[[Any], Slice]] = {
     "call": _call,
     "wait": _wait,
+    "join": _join,
     "message_out": _message_out,
     "message_in": _message_in,
 }
@@ -128,18 +142,14 @@ def _rows(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 def _shown(rank: int, lane: int, each: Slice, clock: int) -> Iterable[TraceEvent]:
-    yield _complete(rank, lane, each.name, each.begin - clock, each.end - clock, each.arguments)
-    late = min(each.stragglers_until, each.end)
-    if late > each.begin:
-        yield _complete(rank, lane, "stragglers", each.begin - clock, late - clock, {})
-
-
-def _complete(
-    rank: int, lane: int, name: str, begin: int, end: int, arguments: Mapping[str, Any]
-) -> TraceEvent:
+    late = max(0, min(each.stragglers_until, each.end) - each.begin)
     # The format has microseconds.
-    times = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
-    return {"ph": "X", "name": name, "pid": rank, "tid": lane, **times, "args": dict(arguments)}
+    where = {"ph": "X", "pid": rank, "tid": lane, "ts": (each.begin - clock) / 1e3}
+    arguments = {**each.arguments, "stragglers_ns": late} if late else dict(each.arguments)
+    dur = (each.end - each.begin) / 1e3
+    yield {**where, "name": each.name, "cat": each.category, "dur": dur, "args": arguments}
+    if late:
+        yield {**where, "name": "stragglers", "cat": "stragglers", "dur": late / 1e3, "args": {}}
 
 
 def _labels(rank: int, lane: int | None, what: str, name: str, place: int) -> list[TraceEvent]:

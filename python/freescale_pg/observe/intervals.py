@@ -49,6 +49,11 @@ def intersect(times: Intervals, others: Intervals) -> Intervals:
     return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
+def clip(times: Intervals, begin: int, end: int) -> Intervals:
+    """Returns the times within a stretch."""
+    return intersect(times, union([(begin, end)]))
+
+
 def total(times: Intervals) -> int:
     """Returns how long the times are together."""
     return int((times[:, 1] - times[:, 0]).sum())

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from freescale_pg.observe.intervals import Intervals, intersect, subtract, union
+from freescale_pg.observe.intervals import Intervals, subtract, union
 
 # Work that c10d's backends announce to the profiler, by the name of the backend: it lasts from the
 # call, or its start on the backend's thread, to its end. NCCL's lasts for the call on the host
@@ -256,8 +256,3 @@ def _device_collectives(events: Iterable[_Event], ordinals: _Ordinals) -> Iterab
 def _snake(name: str) -> str:
     """``AllReduce`` is ``all_reduce``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-
-
-def clip(times: Intervals, begin: int, end: int) -> Intervals:
-    """Returns the times within a step."""
-    return intersect(times, union([(begin, end)]))

@@ -74,6 +74,10 @@ class BubbleMeter:
         """
         return self._steps
 
+    def own_steps(self) -> tuple[StepTime, ...]:
+        """Returns the steps of this rank so far, oldest first; not collective."""
+        return tuple(map(_step_time, self._steps.times()))
+
     def report(self) -> BubbleReport:
         """Gathers the steps of all ranks; collective.
 
@@ -97,7 +101,7 @@ class BubbleMeter:
                 stacklevel=2,
             )
         group = member_group(self._group)
-        own = RankTimes(dist.get_rank(), tuple(map(_step_time, self._steps.times())))
+        own = RankTimes(dist.get_rank(), self.own_steps())
         gathered: list[RankTimes | None] = [None] * group.size()
         dist.all_gather_object(gathered, own, group=group)
         return BubbleReport(tuple(each for each in gathered if each is not None))

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -147,7 +147,7 @@ class BubbleReport:
                 {
                     "rank": each.rank,
                     "bubble": _bubble([each]),
-                    "steps": [_step_fields(step) for step in each.steps],
+                    "steps": [step_fields(step) for step in each.steps],
                 }
                 for each in self.ranks
             ],
@@ -166,14 +166,15 @@ class BubbleReport:
         )
 
 
-_TIMES: dict[str, Callable[[StepTime], int]] = {
+# What a step's time goes to.
+TIMES: dict[str, Callable[[StepTime], int]] = {
     "compute": lambda step: step.compute_ns,
     "loader": lambda step: step.loader_ns,
     "stragglers": lambda step: step.stragglers_ns,
     "communication": lambda step: step.communication_ns,
     "idle": lambda step: step.idle_ns,
 }
-_PARTS = tuple(_TIMES)
+_PARTS = tuple(TIMES)
 
 
 def _bubble(ranks: Iterable[RankTimes]) -> float:
@@ -182,7 +183,8 @@ def _bubble(ranks: Iterable[RankTimes]) -> float:
     return 1 - sum(step.compute_ns for step in steps) / whole if whole else 0.0
 
 
-def _step_fields(step: StepTime) -> dict[str, Any]:
+def step_fields(step: StepTime) -> dict[str, Any]:
+    """Returns a step as JSON holds it."""
     return {
         "step": step.number,
         "total_ns": step.total_ns,
@@ -203,6 +205,33 @@ def _step_fields(step: StepTime) -> dict[str, Any]:
     }
 
 
+def step_from_fields(fields: Mapping[str, Any]) -> StepTime:
+    """Returns the step that :func:`step_fields` made this of.
+
+    Raises:
+        KeyError: Something is missing.
+        TypeError: Something is of another type.
+        ValueError: Something is no number.
+    """
+    blocked = tuple(
+        Blocked(
+            op=str(one["op"]),
+            priority=None if one["priority"] is None else str(one["priority"]),
+            stragglers_ns=int(one["stragglers_ns"]),
+            communication_ns=int(one["communication_ns"]),
+        )
+        for one in fields["blocked"]
+    )
+    return StepTime(
+        number=int(fields["step"]),
+        total_ns=int(fields["total_ns"]),
+        compute_ns=int(fields["compute_ns"]),
+        loader_ns=int(fields["loader_ns"]),
+        idle_ns=int(fields["idle_ns"]),
+        blocked=blocked,
+    )
+
+
 def _rank_line(name: str, ranks: Sequence[RankTimes]) -> str:
     return _step_line(name, str(max(len(each.steps) for each in ranks)), ranks)
 
@@ -213,7 +242,7 @@ def _step_line(name: str, steps: str, ranks: Sequence[RankTimes]) -> str:
     count = sum(len(each.steps) for each in ranks)
     mean = whole / count / _MILLISECOND if count else 0.0
     parts = [
-        _percent(sum(each.total(time_of) for each in ranks), whole) for time_of in _TIMES.values()
+        _percent(sum(each.total(time_of) for each in ranks), whole) for time_of in TIMES.values()
     ]
     return _line(name, steps, f"{mean:.3f}", *parts, f"{100 * _bubble(ranks):.1f} %")
 

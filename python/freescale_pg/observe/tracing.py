@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -21,7 +22,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class Recording:
     """What one rank has seen.
 
     Attributes:
@@ -79,16 +80,23 @@ def trace(
     try:
         yield
     except BaseException:
-        own = _finish(log, begin)
+        own = finish(log, dist.get_rank(), begin)
         _write(_beside(Path(path), own.rank), [own], [ClockOffset(0, 0)])
         raise
-    _gather(Path(path), _finish(log, begin), members)
+    _gather(Path(path), finish(log, dist.get_rank(), begin), members)
 
 
-def _finish(log: _C.TraceLog, begin: int) -> _Recording:
+def finish(log: _C.TraceLog, rank: int, begin: int) -> Recording:
+    """Ends a recording of this process, and returns what it holds.
+
+    Args:
+        log: Of the recording.
+        rank: This one.
+        begin: When the recording began; ns of the monotonic clock.
+    """
     log.close()
-    return _Recording(
-        rank=dist.get_rank(),
+    return Recording(
+        rank=rank,
         host=socket.gethostname(),
         process=os.getpid(),
         begin=begin,
@@ -97,20 +105,33 @@ def _finish(log: _C.TraceLog, begin: int) -> _Recording:
     )
 
 
-def _gather(path: Path, own: _Recording, group: dist.ProcessGroup) -> None:
+def _gather(path: Path, own: Recording, group: dist.ProcessGroup) -> None:
     offsets = measure_offsets(group)
     if group.rank() != 0:
         dist.gather_object(own, None, group=group, group_dst=0)
         return
-    recordings: list[_Recording | None] = [None] * group.size()
+    recordings: list[Recording | None] = [None] * group.size()
     dist.gather_object(own, recordings, group=group, group_dst=0)
     _write(path, [each for each in recordings if each is not None], offsets)
 
 
-def _write(path: Path, recordings: Sequence[_Recording], offsets: Sequence[ClockOffset]) -> None:
+def _write(path: Path, recordings: Sequence[Recording], offsets: Sequence[ClockOffset]) -> None:
     zero = min(
         each.begin - clock.offset_ns for each, clock in zip(recordings, offsets, strict=True)
     )
+    path.write_text(json.dumps(trace_document(recordings, offsets, zero)) + "\n")
+
+
+def trace_document(
+    recordings: Sequence[Recording], offsets: Sequence[ClockOffset], zero: int
+) -> dict[str, Any]:
+    """Returns a trace in Chrome's format.
+
+    Args:
+        recordings: Of the ranks.
+        offsets: How far the clock of each is ahead of the first rank's.
+        zero: What that one showed when the trace begins; ns.
+    """
     events: list[TraceEvent] = []
     ranks = []
     for each, clock in zip(recordings, offsets, strict=True):
@@ -127,8 +148,7 @@ def _write(path: Path, recordings: Sequence[_Recording], offsets: Sequence[Clock
             }
         )
     about = {"format": _FORMAT, "zero_ns": zero, "ranks": ranks}
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "freescale": about})
-    path.write_text(text + "\n")
+    return {"traceEvents": events, "displayTimeUnit": "ms", "freescale": about}
 
 
 def _beside(path: Path, rank: int) -> Path:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +23,12 @@ assert float(total) == size
 # Seconds: far less than the group's timeout of half an hour, and enough for eight imports of torch
 # on a busy machine.
 END_LIMIT = 200.0
+
+
+def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is left without a rank's place, which would make a rank of every program started."""
+    places = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+    return {name: value for name, value in environment.items() if name not in places}
 
 
 class Interpreters:

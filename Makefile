@@ -7,6 +7,7 @@
 #   make sanitize
 #   make fuzz   [SECONDS=60] [FUZZ="mailbox records"]
 #   make bench  [ARGS="priority --trials 24"]   # freescale bench, and this project's aims beside it
+#   make bubbles [ARGS=--sensitivity]   # what removes how many bubbles from real steps; 3, or 10 minutes
 #   make test-torchrec [PYTEST_ARGS="-k name"]
 #   make test-multihost [PYTEST_ARGS="--backend gloo"]   # hosts emulated by namespaces; needs root
 #   make test-torch-cuda [PYTEST_ARGS="-k name"]     # CUDA tensors without a GPU; a download of 3 GB
@@ -244,6 +245,12 @@ conformance: build $(STAMPS)/requirements-run $(STAMPS)/requirements-dev
 bench: build $(STAMPS)/requirements-run $(STAMPS)/requirements-bench
 	$(BIN)/freescale bench $(ARGS) --json $(BUILD_DIR)/bench.json
 	$(BIN)/python benchmarks/verdicts.py $(BUILD_DIR)/bench.json
+
+# Root and iproute2 for gloo on links of a given rate; else freescale's own blocking schedule is the
+# baseline. See docs/emulated-cluster.md.
+.PHONY: bubbles
+bubbles: build $(STAMPS)/requirements-run
+	$(BIN)/python benchmarks/emulated_cluster.py $(ARGS)
 
 # One question to the GPUs after the other; docs/gpu-results.md says which. REHEARSE=1 needs no GPU.
 .PHONY: gpu-check

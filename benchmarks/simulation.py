@@ -44,6 +44,7 @@ from freescale_pg.bench.timed_training import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
+    Computing,
     FirstInFirstOut,
     TimedBatch,
     Training,
@@ -170,7 +171,9 @@ def _work(options: argparse.Namespace, whole: Plan, ranks: Ranks) -> Work:
     counts = zip(whole.rows[:, rank].tolist(), whole.fresh[:, rank].tolist(), strict=True)
     ids = changing_ids(counts, pool, rank)
     seconds = whole.seconds[:, rank].tolist()
-    batches = (TimedBatch(each, time) for each, time in zip(ids, seconds, strict=True))
+    batches = (
+        TimedBatch(each, Computing.divided(time)) for each, time in zip(ids, seconds, strict=True)
+    )
     bucket = int(options.bucket_bytes) // _FLOAT32_BYTES
     return Work(ranks.world_size * pool, options.dim, batches, (bucket, bucket))
 

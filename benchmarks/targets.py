@@ -112,7 +112,8 @@ ONLINE_OVER_FLOOR_AT_MOST = 1.05
 EXPOSED_LESS_BY = {0.1: 0.90, 0.3: 0.75}
 # simulation.py: how far a predicted step time may be from the measured one.
 PREDICTED_WITHIN = 0.10
-# bubbles.py: what part of the bubbles all techniques remove (FreeScale, arXiv 2604.24073).
+# bubbles.py, emulated_cluster.py: what part of the bubbles all techniques remove (FreeScale, arXiv
+# 2604.24073).
 BUBBLES_GONE = 0.903
 # bubble_overhead.py: what a BubbleMeter adds to a step, as a part of it.
 BUBBLE_OVERHEAD_AT_MOST = 0.005

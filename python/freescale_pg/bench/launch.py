@@ -103,21 +103,24 @@ def run_ranks(
     Raises:
         LaunchError: A rank failed; its own message is on stderr.
     """
+    say_if_busy()
+    if mpirun is None:
+        started = started_ranks(program, arguments, ranks, {})
+    else:
+        command = mpirun_command(mpirun, command_line(program, arguments), ranks)
+        started = started_together([Command(command, {})])
+    try:
+        with started as processes:
+            wait_for_all(processes)
+    except LaunchError as error:
+        raise LaunchError(f"{Path(str(program)).name} on {ranks} ranks: {error}") from None
+
+
+def say_if_busy() -> None:
+    """Says on stderr that other work runs here; call it before a run adds its own."""
     load = os.getloadavg()[0]
     if load > _BUSY_LOAD:
         print(f"the machine is busy (load {load:.1f}): times are not its best", file=sys.stderr)
-    command = command_line(program, arguments)
-    try:
-        if mpirun is not None:
-            run_together([Command(mpirun_command(mpirun, command, ranks), {})])
-            return
-        # Ranks meet in this process: it keeps the port, which no rank could choose without a race.
-        store = dist.TCPStore(
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT
-        )
-        run_together([Command(command, _place(rank, ranks, store.port)) for rank in range(ranks)])
-    except LaunchError as error:
-        raise LaunchError(f"{Path(str(program)).name} on {ranks} ranks: {error}") from None
 
 
 def launch_or_exit(script: str, arguments: Sequence[str], ranks: int) -> None:
@@ -126,6 +129,32 @@ def launch_or_exit(script: str, arguments: Sequence[str], ranks: int) -> None:
         run_ranks(script, arguments, ranks)
     except LaunchError as error:
         raise SystemExit(str(error)) from None
+
+
+@contextmanager
+def started_ranks(
+    program: Program, arguments: Sequence[str], ranks: int, environment: Mapping[str, str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts ``program`` as ``ranks`` processes on this host, as :func:`started_together` does.
+
+    Args:
+        program: Path of a script, or a module.
+        arguments: Its arguments.
+        ranks: Number of processes.
+        environment: Of theirs, in addition to that of this process.
+
+    Yields:
+        The processes, in order.
+    """
+    # Ranks meet in this process: it keeps the port, which no rank could choose without a race.
+    store = dist.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT
+    )
+    command = command_line(program, arguments)
+    places = [_place(rank, ranks, store.port) for rank in range(ranks)]
+    commands = [Command(command, {**environment, **place}) for place in places]
+    with started_together(commands) as processes:
+        yield processes
 
 
 def _place(rank: int, world_size: int, port: int) -> dict[str, str]:
@@ -142,23 +171,23 @@ def _place(rank: int, world_size: int, port: int) -> dict[str, str]:
     }
 
 
-def run_together(commands: Sequence[Command], limit: float | None = None) -> None:
-    """Runs processes that depend on each other; none is left when this returns or raises.
+@contextmanager
+def started_together(commands: Sequence[Command]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts processes that depend on each other; none is left after the block.
 
-    SIGTERM and SIGHUP end it with ``SystemExit`` if it runs in the main thread.
+    SIGTERM and SIGHUP end the block with ``SystemExit`` if the main thread is in it.
 
     Args:
         commands: One for each process, in rank order.
-        limit: Seconds after which those that still run are ended; None: no limit.
 
-    Raises:
-        LaunchError: One ended with an error, which ends the others; or the limit passed.
+    Yields:
+        The processes, in that order.
     """
     processes: list[subprocess.Popen[bytes]] = []
     with terminated_as_exit():
         try:
             processes.extend(_start(command) for command in commands)
-            _wait_for_all(processes, limit)
+            yield processes
         finally:
             _end(processes)
 
@@ -175,7 +204,16 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
     return subprocess.Popen(list(command.words), env=environment, start_new_session=True)
 
 
-def _wait_for_all(processes: Sequence[subprocess.Popen[bytes]], limit: float | None) -> None:
+def wait_for_all(processes: Sequence[subprocess.Popen[bytes]], limit: float | None = None) -> None:
+    """Waits for the ends of processes that depend on each other.
+
+    Args:
+        processes: In rank order.
+        limit: Seconds that they may take; None: no limit.
+
+    Raises:
+        LaunchError: One ended with an error, whatever the others do; or the limit passed.
+    """
     # Looks at all in turn: one that fails leaves the others waiting for it.
     deadline = None if limit is None else time.monotonic() + limit
     while True:

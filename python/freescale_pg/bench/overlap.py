@@ -190,7 +190,7 @@ def _record(training: Training, backend: str, idle: float | None) -> Record:
         "backend": backend,
         "steps": [asdict(step) for step in training.steps],
         "computing": [asdict(interval) for interval in training.compute.intervals],
-        "waiting": [asdict(interval) for interval in training.waits],
+        "waiting": [asdict(interval) for interval in training.notes.waits],
         "idle": idle,
         "calls": [
             [call["begin_ns"] / 1e9, call["end_ns"] / 1e9, call["priority"], call["bytes_in"]]

@@ -23,8 +23,9 @@ from freescale_pg.bench.launch import (
     Command,
     Program,
     command_line,
-    run_together,
+    started_together,
     terminated_as_exit,
+    wait_for_all,
 )
 
 # Each command takes milliseconds.
@@ -104,9 +105,33 @@ def run_shaped(
         LaunchError: a rank failed or ran into the limit; its own message is on stderr.
         ShapingUnavailableError: as for :func:`shaped_ranks`.
     """
+    with started_shaped(program, arguments, world_size, rate) as processes:
+        wait_for_all(processes, limit)
+
+
+@contextmanager
+def started_shaped(
+    program: Program, arguments: Sequence[str], world_size: int, rate: int
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts ``program`` as ``world_size`` shaped ranks, as ``started_together`` does.
+
+    Args:
+        program: path of a script, or a module.
+        arguments: its arguments.
+        world_size: ranks.
+        rate: bytes per second, as for :func:`shaped_ranks`.
+
+    Yields:
+        Their processes, in order.
+
+    Raises:
+        ShapingUnavailableError: as for :func:`shaped_ranks`.
+    """
     command = command_line(program, arguments)
     with shaped_ranks(world_size, rate) as ranks:
-        run_together([Command([*rank.prefix, *command], rank.environment) for rank in ranks], limit)
+        commands = [Command([*rank.prefix, *command], rank.environment) for rank in ranks]
+        with started_together(commands) as processes:
+            yield processes
 
 
 def _check_tools() -> None:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from freescale_pg._priority import Priority
-from freescale_pg.embedding import SGD, EmbeddingOverlap, ShardedEmbedding, exchange
-from freescale_pg.embedding.background import Background
-from freescale_pg.embedding.exchange import Incoming
+from freescale_pg.bench.noted_exchanges import ExchangeNotes, NotedWork
+from freescale_pg.embedding import SGD, OverlapPipeline, ShardedEmbedding
 from freescale_pg.operators import all_to_all_single
 
-# How a step's computation is divided: a backward takes twice a forward, and the optimizer of the
-# dense part little.
+# How a step's computation is divided where nothing else is said: a backward takes twice a forward,
+# and the optimizer of the dense part little.
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 # Rows of a rank, as a multiple of the ids of a batch: fresh ones must not come back at once.
 _POOL = 8
+# How soon a slowed computation sees that an exchange is over; seconds.
+_SLICE = 0.005
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,35 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Computing:
+    """What a rank computes in a step, at full speed; seconds."""
+
+    forward: float
+    backward: float
+    optimizer: float
+
+    @classmethod
+    def divided(cls, seconds: float) -> Computing:
+        """Divides the seconds of a step as usual."""
+        return cls(FORWARD * seconds, BACKWARD * seconds, OPTIMIZER * seconds)
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.forward + self.backward + self.optimizer
+
+
+@dataclass(frozen=True)
 class TimedBatch:
     """What one rank does in one step.
 
     Attributes:
         ids: Looked up, all different; no two ranks share any.
-        compute_seconds: Of forward, backward and optimizer together.
+        computing: How long it computes.
     """
 
     ids: Tensor
-    compute_seconds: float
+    computing: Computing
 
 
 @dataclass(frozen=True)
@@ -90,18 +109,31 @@ class Compute:
     Args:
         buckets: Dense gradients, which are reduced while the backward goes on.
         group: Over which ranks.
+        notes: Of the rank's exchanges.
+        slowdown: By what part computing takes longer while an exchange of the rank is under way,
+            from its request to its end; 0.19 is 19 %.
 
     Attributes:
-        seconds: Of the present step, all of it.
+        present: What the present step computes.
+        slowed: Seconds that computing took longer because of the slowdown, of all steps.
         intervals: When something was computed.
     """
 
-    def __init__(self, buckets: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-        self.seconds = 0.0
+    def __init__(
+        self,
+        buckets: Sequence[Tensor],
+        group: dist.ProcessGroup,
+        notes: ExchangeNotes,
+        slowdown: float = 0.0,
+    ) -> None:
+        self.present = Computing(0.0, 0.0, 0.0)
+        self.slowed = 0.0
         self.intervals: list[Interval] = []
         self._buckets = buckets
         self._group = group
-        self._reducing: list[dist.Work] = []
+        self._notes = notes
+        self._slowdown = slowdown
+        self._reducing: list[NotedWork] = []
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Returns a loss of the vectors, after the time that a forward takes."""
@@ -109,37 +141,85 @@ class Compute:
         return loss
 
     def backward(self) -> None:
-        """Takes the time of a backward, and begins to reduce the dense gradients."""
-        if not self._buckets:
-            self.sleep("backward", BACKWARD)
-        for bucket in self._buckets:
-            self.sleep("backward", BACKWARD / len(self._buckets))
-            work = dist.all_reduce(bucket, group=self._group, async_op=True)
-            assert work is not None
-            self._reducing.append(work)
+        """Takes the time of a backward, and reduces the dense gradients.
 
-    def finish_reducing(self) -> None:
-        """Waits for the dense gradients."""
+        As DDP does it, the end of the whole backward pass waits for them.
+        """
+        if not self._buckets:
+            self.sleep("backward", self.present.backward)
+            return
+        for bucket in self._buckets:
+            self.sleep("backward", self.present.backward / len(self._buckets))
+            self._reducing.append(self._notes.begin(self._group, self._reduction_of(bucket)))
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish_reducing)
+
+    def step(self) -> None:
+        """Takes the time of the dense optimizer."""
+        self.sleep("optimizer", self.present.optimizer)
+
+    def sleep(self, name: str, seconds: float) -> None:
+        """Takes so much time, and more where exchanges slow it down."""
+        begin = time.monotonic()
+        if self._slowdown:
+            self.slowed += take(seconds, self._slowdown, self._notes)
+        else:
+            time.sleep(seconds)
+        self.intervals.append(Interval(name, begin, time.monotonic()))
+
+    def _reduction_of(self, bucket: Tensor) -> Callable[[], dist.Work | None]:
+        return lambda: dist.all_reduce(bucket, group=self._group, async_op=True)
+
+    def _finish_reducing(self) -> None:
         for work in self._reducing:
             work.wait()
         self._reducing.clear()
 
-    def optimize(self) -> None:
-        """Takes the time of the dense optimizer."""
-        self.sleep("optimizer", OPTIMIZER)
 
-    def sleep(self, name: str, part: float) -> None:
-        """Takes a part of the step's time."""
+class _Optimizer(torch.optim.Optimizer):
+    """What a pipeline steps in place of the dense optimizer."""
+
+    def __init__(self, compute: Compute) -> None:
+        super().__init__([torch.zeros(0, requires_grad=True)], {})
+        self._compute = compute
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        self._compute.step()
+
+
+def take(seconds: float, slowdown: float, notes: ExchangeNotes) -> float:
+    """Sleeps so long as a computation takes that exchanges slow down.
+
+    Args:
+        seconds: At full speed.
+        slowdown: By what part it takes longer while an exchange is under way.
+        notes: Of the exchanges.
+
+    Returns:
+        By how much it took longer for that; what the system woke up late is not in it.
+    """
+    slowed = 0.0
+    left = seconds
+    while left > 0:
+        notes.came.clear()
         begin = time.monotonic()
-        time.sleep(part * self.seconds)
-        self.intervals.append(Interval(name, begin, time.monotonic()))
+        if notes.any_under_way():
+            time.sleep(min(_SLICE, left * (1 + slowdown)))
+            # Late by itself, a sleep can't do more than was left.
+            done = min((time.monotonic() - begin) / (1 + slowdown), left)
+            slowed += done * slowdown
+        else:
+            notes.came.wait(left)
+            done = time.monotonic() - begin
+        left -= done
+    return slowed
 
 
 class _Slow(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, compute: Compute) -> Tensor:
         ctx.compute, ctx.like = compute, vectors
-        compute.sleep("forward", FORWARD)
+        compute.sleep("forward", compute.present.forward)
         return vectors[:1].sum()
 
     @staticmethod
@@ -153,7 +233,8 @@ def equal_work(shape: Shape, group: dist.ProcessGroup) -> Work:
     counts = repeat((shape.ids, round(shape.shared * shape.ids)))
     pool = _POOL * shape.ids
     ids = changing_ids(counts, pool, group.rank())
-    batches = (TimedBatch(each, shape.compute_seconds) for each in ids)
+    computing = Computing.divided(shape.compute_seconds)
+    batches = (TimedBatch(each, computing) for each in ids)
     return Work(group.size() * pool, shape.dim, batches)
 
 
@@ -181,85 +262,84 @@ class Training:
     Attributes:
         name: Shown in the table.
         steps: Per measured step, when it ran.
-        waits: When the training's own thread waited for a message, or for the thread beside it.
+        taken: How many steps were taken, measured or not.
+        notes: Of its exchanges.
         compute: Its computation.
     """
 
-    def __init__(self, name: str, work: Work, group: dist.ProcessGroup, *, overlap: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        group: dist.ProcessGroup,
+        *,
+        overlap: bool,
+        slowdown: float = 0.0,
+    ) -> None:
         self.name = name
         self.steps: list[Interval] = []
-        self.waits: list[Interval] = []
-        self.compute = Compute([torch.zeros(elements) for elements in work.buckets], group)
+        self.taken = 0
+        self.notes = ExchangeNotes()
+        buckets = [torch.zeros(elements) for elements in work.buckets]
+        self.compute = Compute(buckets, group, self.notes, slowdown)
         self._table = ShardedEmbedding(work.rows, work.dim, group=group, optimizer=SGD(1e-3))
-        self._overlap = EmbeddingOverlap(self._table) if overlap else None
         self._batches = work.batches
-        self._ahead: list[TimedBatch] = []
+        self._pipeline: OverlapPipeline | None = None
+        if overlap:
+            self._pipeline = OverlapPipeline(
+                self._loss,
+                _Optimizer(self.compute),
+                work.batches,
+                embedding=self._table,
+                ids_of=lambda batch: batch.ids,
+            )
 
-    def run(self, warm_up: int, measured: int) -> None:
-        """Takes steps; collective."""
-        with (
-            patch.object(Incoming, "wait", self._noted(Incoming.wait)),
-            patch.object(Background, "join", self._noted(Background.join)),
-        ):
-            for number in range(warm_up + measured):
-                begin = time.monotonic()
+    def run(
+        self,
+        warm_up: int,
+        measured: int,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Takes steps; collective.
+
+        Args:
+            warm_up: Steps that are not measured.
+            measured: Steps after them.
+            around: Returns what each measured step is taken in.
+        """
+        with self.notes.of_embeddings(self._all_to_all):
+            for _ in range(warm_up):
                 self._step()
-                if number >= warm_up:
+            for _ in range(measured):
+                with around():
+                    begin = time.monotonic()
+                    self._step()
                     self.steps.append(Interval(self.name, begin, time.monotonic()))
 
     def close(self) -> None:
         """Ends what is under way; collective."""
-        if self._overlap is not None:
-            self._overlap.detach()
+        if self._pipeline is not None:
+            self._pipeline.close()
 
     def _step(self) -> None:
-        if self._overlap is None:
-            batch = next(self._batches)
-            self.compute.seconds = batch.compute_seconds
-            self.compute.forward(self._table(batch.ids)).backward()
-            self.compute.finish_reducing()
-            self.compute.optimize()
+        self.taken += 1
+        if self._pipeline is not None:
+            self._pipeline.step()
             return
-        while len(self._ahead) < 2:
-            self._prefetch(self._overlap)
-        self._overlap.begin()
-        self._prefetch(self._overlap)
-        batch = self._ahead.pop(0)
-        self.compute.seconds = batch.compute_seconds
-        loss = self.compute.forward(self._table(batch.ids))
-        self._overlap.look_ahead()
-        loss.backward()
-        self.compute.finish_reducing()
-        self._overlap.end()
-        self.compute.optimize()
+        self._loss(next(self._batches)).backward()
+        self.compute.step()
 
-    def _noted(self, wait: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a method that also notes when it ran, on this thread."""
-        own = threading.get_ident()
+    def _loss(self, batch: TimedBatch) -> Tensor:
+        self.compute.present = batch.computing
+        return self.compute.forward(self._table(batch.ids))
 
-        def noted(of: Any) -> Any:
-            begin = time.monotonic()
-            try:
-                return wait(of)
-            finally:
-                # The backward of CPU tensors runs on the thread that calls it.
-                if threading.get_ident() == own:
-                    self.waits.append(Interval("waiting", begin, time.monotonic()))
-
-        return noted
-
-    def _prefetch(self, overlap: EmbeddingOverlap) -> None:
-        batch = next(self._batches)
-        overlap.prefetch(batch.ids)
-        self._ahead.append(batch)
+    def _all_to_all(self, *arguments: Any, **named: Any) -> dist.Work | None:
+        """What the embedding's exchanges call."""
+        return all_to_all_single(*arguments, **named)
 
 
 class FirstInFirstOut(Training):
     """The overlapped schedule with one priority for all of its messages."""
 
-    def _step(self) -> None:
-        def alike(*arguments: Any, **named: Any) -> Any:
-            return all_to_all_single(*arguments, **{**named, "priority": Priority.NORMAL})
-
-        with patch.object(exchange, "all_to_all_single", alike):
-            super()._step()
+    def _all_to_all(self, *arguments: Any, **named: Any) -> dist.Work | None:
+        return super()._all_to_all(*arguments, **{**named, "priority": Priority.NORMAL})

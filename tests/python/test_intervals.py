@@ -1,10 +1,12 @@
 """Sets of times, compared with sets of moments."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freescale_pg.observe.intervals import Intervals, intersect, subtract, total, union
+
+PROFILE = settings(derandomize=True, database=None, deadline=None)
 
 moments = st.integers(min_value=0, max_value=20)
 intervals = st.lists(st.tuples(moments, moments), max_size=8)
@@ -21,6 +23,7 @@ def check_form(times: Intervals) -> None:
     assert (np.diff(flat) >= 0).all() and (times[:, 0] < times[:, 1]).all()
 
 
+@PROFILE
 @given(intervals)
 def test_union(some: list[tuple[int, int]]) -> None:
     times = union(some)
@@ -31,6 +34,7 @@ def test_union(some: list[tuple[int, int]]) -> None:
     assert len(times) == len([m for m in expected if m - 1 not in expected])
 
 
+@PROFILE
 @given(intervals, intervals)
 def test_difference_and_intersection(
     some: list[tuple[int, int]], others: list[tuple[int, int]]

@@ -10,7 +10,7 @@ from harness.launch import Launcher
 
 pytestmark = pytest.mark.freescale_only
 
-ROWS, COLUMNS = 6, 4
+ROWS, COLUMNS = 12, 4
 
 LAYOUTS = [
     "contiguous",

@@ -18,6 +18,10 @@ namespace {
 
 constexpr size_t kMaxFds = 4;
 
+Status closed_by_the_other_end() {
+  return Status::peer_lost("the other end closed the Unix socket");
+}
+
 struct Address {
   sockaddr_un raw{};
   socklen_t bytes = 0;
@@ -141,6 +145,7 @@ Status send_message(int socket, std::span<const std::byte> bytes, std::span<cons
   }
   while (sendmsg(socket, &header, MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
+    if (errno == EPIPE || errno == ECONNRESET) return closed_by_the_other_end();
     if (errno != EAGAIN) return Status::from_errno("sending on a Unix socket", errno);
     Status status = wait_for(socket, POLLOUT, "a peer that reads its Unix socket", deadline);
     if (!status.ok()) return status;
@@ -176,7 +181,7 @@ Result<SocketMessage> receive_message(int socket, size_t max_bytes, Deadline dea
     }
     // Reset: it closed before it had taken what was sent.
     if (got == 0 || errno == ECONNRESET) {
-      return Status::peer_lost("the other end closed the Unix socket");
+      return closed_by_the_other_end();
     }
     if (errno == EAGAIN) {
       Status status = wait_for(socket, POLLIN, "an answer on the Unix socket", deadline);

@@ -563,6 +563,8 @@ void Protocol::check_links() {
   for (const auto& peer : peers_) {
     if (!peer->link().failed()) continue;
     drain(*peer);
+    // Nor is lost what was read before the peer closed its end, however late that is heard of.
+    poll_leaving();
     const Status& why = peer->link().failure();
     fail_open(
         [&](const OpenMessage& message) {

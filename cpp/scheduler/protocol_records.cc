@@ -344,7 +344,10 @@ void Protocol::on_pulled(Peer& peer, const WireHeader& header) {
 }
 
 void Protocol::on_cancel(Peer& peer, const WireHeader& header, std::string reason) {
-  const std::string text = "rank " + std::to_string(header.sender) + " gave it up: " + reason;
+  // What the peer says of processes of its own host does not name that.
+  const std::string where = peer.link().within_host() ? "" : " (" + peer.link().peer_name() + ")";
+  const std::string text =
+      "rank " + std::to_string(header.sender) + where + " gave it up: " + reason;
   if (header.point_to_point != 0) {
     cancel_point_to_point(peer, header, text);
   } else {

@@ -230,6 +230,17 @@ TEST(cancel_before_the_peer_calls) {
   }
 }
 
+TEST(cancel_from_another_host_names_it) {
+  Stage stage(2);
+  stage.link(1, 0).near = false;
+  Buffer out(kSmall), in(kSmall);
+  stage.post(0, exchange(0, out, in), {.deadline = Deadline::at(1)});
+  stage.run();
+  stage.protocol(0).check_deadlines(now_ns());
+  stage.run();
+  expect_cancelled(stage.post(1, exchange(1, out, in), {}), "rank 0 (the fake peer) gave it up");
+}
+
 TEST(cancel_while_chunks_flow) {
   Stage stage(2);
   Buffer out0(kLarge, 1), in0(kLarge), out1(kLarge, 2), in1(kLarge);

@@ -91,6 +91,16 @@ TEST(lending_outlasts_a_link_that_is_lost) {
   CHECK(one.lent.expired());
 }
 
+// The peer has it all and leaves, and this side hears of that first.
+TEST(lending_that_is_over_when_the_peer_leaves_is_no_loss) {
+  Sending one(kChunks - 1);
+  one.stage.link(0, 1).read = kChunks;
+  one.stage.link(0, 1).fail(Status::peer_lost("the fake peer left"));
+  one.stage.step(0);
+  CHECK(one.send->done);
+  CHECK_OK(one.send->result.status);
+}
+
 TEST(lending_of_what_was_read_ends_with_the_operation) {
   Sending one(kChunks, kChunks - 1);
   one.fail();

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -217,6 +218,8 @@ def wait_for_all(processes: Sequence[subprocess.Popen[bytes]], limit: float | No
     # Looks at all in turn: one that fails leaves the others waiting for it.
     deadline = None if limit is None else time.monotonic() + limit
     while True:
+        if _signalled is not None:
+            _leave(_signalled)
         statuses = [process.poll() for process in processes]
         for rank, status in enumerate(statuses):
             if status:
@@ -241,20 +244,38 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
+# The last signal that was to end this process. Python drops what a handler raises where it cannot
+# pass it on, as in a finalizer, so who waits looks here as well.
+_signalled: int | None = None
+
+
+def _leave(number: int) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
 @contextmanager
 def terminated_as_exit() -> Iterator[None]:
     """Has the signals that end a process unwind the block, so that it can clean up."""
+    global _signalled
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
+        global _signalled
         del frame
-        sys.exit(128 + number)
+        _signalled = number
+        _leave(number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, note)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
+        _signalled = None
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -167,7 +167,7 @@ class Protocol {
                         std::span<const std::byte> news);
   void refuse_grant(Peer& peer, const WireHeader& grant);
   void abandon_transfers(Operation& operation);
-  void let_go_later(std::shared_ptr<DeviceCall> call);
+  void let_go_later(std::shared_ptr<const void> memory);
   bool poll_leftovers(Nanoseconds now);
 
   // Chunks.

@@ -115,8 +115,8 @@ bool Protocol::poll_leaving() {
   for (Lent& lent : lent_) {
     if (!lent.link->has_read(lent.last_put)) continue;
     lent.link = nullptr;
-    // The user's: let go of without the lock.
-    finished_.push_back({[lent](const OpResult&) {}, {}});
+    let_go_later(std::move(lent.memory));
+    let_go_later(std::move(lent.call));
   }
   return std::erase_if(lent_, [](const Lent& lent) { return lent.link == nullptr; }) > 0 || any;
 }

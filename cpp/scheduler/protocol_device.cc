@@ -303,9 +303,9 @@ void Protocol::abandon_transfers(Operation& operation) {
   let_go_later(call);
 }
 
-// What a call keeps is the user's: it is let go of without the lock.
-void Protocol::let_go_later(std::shared_ptr<DeviceCall> call) {
-  finished_.push_back({[call = std::move(call)](const OpResult&) {}, {}});
+// It is the user's, or a call that keeps what is: it is let go of without the lock.
+void Protocol::let_go_later(std::shared_ptr<const void> memory) {
+  finished_.push_back({[memory = std::move(memory)](const OpResult&) {}, {}});
 }
 
 void Protocol::keep_leftovers_for_ever() {

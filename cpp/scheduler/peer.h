@@ -71,10 +71,11 @@ class Peer {
   void count_inline_taken() { ++inline_taken_; }
   void on_header(const WireHeader& header) { inline_confirmed_ = header.inline_taken; }
 
-  LevelQueue<Outgoing> sending;   // granted messages that have chunks left
-  std::deque<Outgoing*> leaving;  // put, and still read by the link; in the order of last_put
-  LevelQueue<Incoming> pulling;   // announced messages that this side reads
-  PathChooser paths;              // how announced messages come in
+  std::unique_ptr<LinkSink> sink;  // what the link hands over goes there
+  LevelQueue<Outgoing> sending;    // granted messages that have chunks left
+  std::deque<Outgoing*> leaving;   // put, and still read by the link; in the order of last_put
+  LevelQueue<Incoming> pulling;    // announced messages that this side reads
+  PathChooser paths;               // how announced messages come in
   std::unordered_map<MatchKey, EarlyMessage, MatchKeyHash> early_collective;
   std::deque<EarlyMessage> early_point_to_point;  // in the order of arrival
 

@@ -13,8 +13,11 @@ constexpr size_t kImmediateCopyBytes = 64 << 10;
 Peer* Protocol::peer_for(const std::shared_ptr<Link>& link) {
   auto [entry, fresh] = peer_by_link_.try_emplace(link.get(), nullptr);
   if (fresh) {
-    peers_.push_back(std::make_unique<Peer>(link));
-    entry->second = peers_.back().get();
+    auto peer = std::make_unique<Peer>(link);
+    peer->sink = make_sink(*peer);
+    link->set_chunk_sink(*peer->sink);
+    entry->second = peer.get();
+    peers_.push_back(std::move(peer));
   }
   return entry->second;
 }

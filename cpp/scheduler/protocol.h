@@ -88,6 +88,7 @@ class Protocol {
   };
 
   Peer* peer_for(const std::shared_ptr<Link>& link);
+  std::unique_ptr<LinkSink> make_sink(Peer& peer);
   void check_early(uint64_t group);
   void forget_groups_that_are_over();
   static MatchKey key_of(const Operation& operation);
@@ -155,6 +156,7 @@ class Protocol {
   DeviceTransfer* find_transfer(const Peer& peer, uint64_t token, bool incoming);
   void hear_of_arrived();
   bool hear(Peer& peer);
+  bool take_record(Peer& peer);
   bool poll_device_operation(Operation& operation, Nanoseconds now);
   void poll_staged(DevicePoll& poll, Operation& operation);
   bool poll_device_message(DevicePoll& poll, Operation& operation,

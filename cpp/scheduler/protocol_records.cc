@@ -89,6 +89,10 @@ class PeerSink : public LinkSink {
   Peer& peer_;
 };
 
+std::unique_ptr<LinkSink> Protocol::make_sink(Peer& peer) {
+  return std::make_unique<PeerSink>(*this, peer);
+}
+
 bool Protocol::poll_records() {
   // A bounded batch for each peer, so that a flood from one does not keep chunks waiting.
   constexpr int kBatch = 16;
@@ -97,8 +101,8 @@ bool Protocol::poll_records() {
   bool lost = false;
   for (size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = *peers_[i];
-    PeerSink sink(*this, peer);
-    for (int n = 0; n < kBatch && peer.link().poll_record(sink); ++n) any = true;
+    any = peer.link().receive() || any;
+    for (int n = 0; n < kBatch && peer.link().poll_record(*peer.sink); ++n) any = true;
     any = peer.flush() || any;
     lost = lost || (peer.link().failed() && !operations_.empty());
   }
@@ -108,13 +112,12 @@ bool Protocol::poll_records() {
 
 // Takes everything that a link still holds.
 void Protocol::drain(Peer& peer) {
-  PeerSink sink(*this, peer);
   bool any = true;
   while (any) {
     any = false;
-    while (peer.link().poll_record(sink)) any = true;
+    while (take_record(peer)) any = true;
     for (int level = 0; level < kPriorityLevels; ++level) {
-      while (peer.link().poll_chunk(level, sink)) any = true;
+      while (peer.link().poll_chunk(level, *peer.sink)) any = true;
     }
   }
 }
@@ -122,15 +125,18 @@ void Protocol::drain(Peer& peer) {
 // Takes what the peer has said so far; false if it goes on and on.
 bool Protocol::hear(Peer& peer) {
   constexpr int kMost = 1000;
-  PeerSink sink(*this, peer);
   int heard = 0;
-  while (heard < kMost && peer.link().poll_record(sink)) ++heard;
+  while (heard < kMost && take_record(peer)) ++heard;
   return heard < kMost;
 }
 
+bool Protocol::take_record(Peer& peer) {
+  peer.link().receive();
+  return peer.link().poll_record(*peer.sink);
+}
+
 bool Protocol::drain_chunk(Peer& peer, int level) {
-  PeerSink sink(*this, peer);
-  return peer.link().poll_chunk(level, sink);
+  return peer.link().poll_chunk(level, *peer.sink);
 }
 
 void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {

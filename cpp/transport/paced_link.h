@@ -24,6 +24,8 @@ class PacedLink : public Link {
   size_t chunk_bytes() const override { return link_->chunk_bytes(); }
   bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
   bool prefers_chunks() const override { return nic_->interleaved_too_much(); }
+  bool receive() override { return link_->receive(); }
+  void set_chunk_sink(LinkSink& sink) override { link_->set_chunk_sink(sink); }
   bool poll_record(LinkSink& sink) override { return link_->poll_record(sink); }
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
   uint64_t put_count() const override { return link_->put_count(); }

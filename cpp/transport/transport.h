@@ -62,6 +62,12 @@ class Link {
   virtual bool try_send(std::span<const std::byte> head, std::span<const Segment> body) = 0;
   // Whether small messages, too, should go as chunks for now: records would overtake the rest.
   virtual bool prefers_chunks() const { return false; }
+  // Takes in what has come; whether there was any. In shared memory it is just there. Any call for
+  // a link of this process may hand chunks of this one to its chunk sink at once, which saves a
+  // copy; poll_record() and poll_chunk() hand over the rest.
+  virtual bool receive() { return false; }
+  // The same one in all polls. It must be there until the last receive().
+  virtual void set_chunk_sink(LinkSink&) {}
   // Hands over the next record; false when there is none.
   virtual bool poll_record(LinkSink& sink) = 0;
 

@@ -70,7 +70,8 @@ void poll_until(Link& link, Received& sink, Done done) {
   const Deadline limit = soon();
   while (!done()) {
     CHECK(!limit.passed(now_ns()));
-    bool any = link.poll_record(sink);
+    bool any = link.receive();
+    any |= link.poll_record(sink);
     for (int level = 0; level < kPriorityLevels; ++level) any |= link.poll_chunk(level, sink);
     if (!any) std::this_thread::yield();
   }
@@ -214,7 +215,8 @@ TEST(network_brings_records_in_order) {
                        text.size() - 1};
     // Both sides poll, as engines do: room comes by progress.
     while (!members.link(0, 1).try_send(std::as_bytes(std::span(text)).first(1), {&body, 1})) {
-      members.link(0, 1).notify();
+      members.link(0, 1).receive();
+      members.link(1, 0).receive();
       members.link(1, 0).poll_record(received);
     }
   }
@@ -243,6 +245,71 @@ TEST(network_bounds_chunks_by_level_and_returns_their_credit) {
   poll_until(out, nothing, [&] { return out.can_put(3, data.size()); });
 }
 
+TEST(network_places_chunks_when_the_caller_receives) {
+  Members members({"a", "b"});
+  Link& in = members.link(1, 0);
+  Received placed;
+  Received polled;
+  in.set_chunk_sink(placed);
+  std::vector<std::byte> data(members.link(0, 1).chunk_bytes());
+  fill_random(data);
+  const Segment piece{data.data(), data.size()};
+  // The network's thread may be quicker, and then leaves the chunk for who polls.
+  for (const Deadline limit = soon(); placed.chunks.empty();) {
+    const size_t before = polled.chunks.size();
+    CHECK(members.link(0, 1).try_put(3, {7, 5}, {&piece, 1}));
+    while (placed.chunks.empty() && polled.chunks.size() == before) {
+      CHECK(!limit.passed(now_ns()));
+      in.receive();
+      in.poll_chunk(3, polled);
+    }
+  }
+  CHECK_EQ(placed.tags[0].token, 7u);
+  CHECK_EQ(placed.tags[0].offset, 5u);
+  CHECK(placed.chunks[0] == data);
+  // Its credit comes, too: what fits no window goes only when nothing is on its way.
+  Received nothing;
+  poll_until(members.link(0, 1), nothing,
+             [&] { return members.link(0, 1).can_put(3, 10'000 * data.size()); });
+}
+
+TEST(network_leaves_what_its_thread_receives_to_who_polls) {
+  Members members({"a", "b"});
+  Received placed;
+  Received polled;
+  members.link(1, 0).set_chunk_sink(placed);
+  std::vector<std::byte> data(1000);
+  const Segment piece{data.data(), data.size()};
+  CHECK(members.link(0, 1).try_put(3, {7, 5}, {&piece, 1}));
+  for (const Deadline limit = soon(); !members.link(1, 0).poll_chunk(3, polled);) {
+    CHECK(!limit.passed(now_ns()));
+  }
+  CHECK(placed.chunks.empty());
+}
+
+TEST(network_keeps_the_order_of_chunks_whoever_receives_them) {
+  Members members({"a", "b"});
+  Link& out = members.link(0, 1);
+  Link& in = members.link(1, 0);
+  constexpr uint64_t kChunks = 400;
+  Received received;
+  in.set_chunk_sink(received);
+  std::vector<std::byte> data(out.chunk_bytes());
+  const Segment piece{data.data(), data.size()};
+  uint64_t put = 0;
+  const Deadline limit = soon();
+  for (int round = 0; received.tags.size() < kChunks; ++round) {
+    CHECK(!limit.passed(now_ns()));
+    out.receive();
+    while (put < kChunks && out.try_put(2, {7, put}, {&piece, 1})) ++put;
+    // Time for the network's thread, now and then.
+    if (round % 7 == 0) std::this_thread::sleep_for(milliseconds(2));
+    in.receive();
+    if (round % 3 == 0) in.poll_chunk(2, received);
+  }
+  for (uint64_t i = 0; i < kChunks; ++i) CHECK_EQ(received.tags[i].offset, i);
+}
+
 TEST(network_says_who_closed_its_end) {
   Members members({"a", "b"});
   members.meshes[1].reset();
@@ -261,7 +328,7 @@ TEST_WITHIN(network_loses_nothing_of_who_leaves, 100) {
       const std::vector<std::byte> record(8000);
       while (!over && !members.link(1, 0).failed()) {
         members.link(1, 0).try_send(record, {});
-        members.link(1, 0).notify();
+        members.link(1, 0).receive();
       }
     });
     Link& leaving = members.link(0, 1);

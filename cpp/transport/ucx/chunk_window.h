@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 
 #include "cpp/base/clock.h"
 #include "cpp/base/priority.h"
+#include "cpp/transport/ucx/window_search.h"
 
 namespace freescale::ucx {
 
@@ -18,6 +20,8 @@ namespace freescale::ucx {
 // time that one chunk took there and back; at least two chunks. In an
 // experiment with UCX's puts on a link of 2 Gbit/s, 4 MiB beside bulk took 1.25 times their idle
 // time with 512 KiB of bulk in flight, 1.9 times with 4 MiB, and the bulk lost 1.6 % at most.
+//
+// Larger where that turns out to carry more (WindowSearch).
 //
 // Of a level's chunks so many may be on their way, those of more urgent levels included: where
 // these fill the wire, bulk would only take its share of it.
@@ -32,12 +36,13 @@ class ChunkWindow {
 
   // A window that is too small for the chunk still takes one at a time.
   bool has_room(int level, size_t bytes) const;
+  // `now`: before the put.
   void note_put(int level, size_t bytes, Nanoseconds now);
   // The receiver has taken so many bytes of the level in all. False for nonsense: fewer than it
   // said before, or more than were put.
   bool note_taken(int level, uint64_t total, Nanoseconds now);
 
-  size_t size() const { return size_; }
+  size_t size() const { return std::min(size_ << search_.doublings(), most_); }
   size_t in_flight(int level) const {
     return static_cast<size_t>(levels_[level].put - levels_[level].taken);
   }
@@ -49,8 +54,9 @@ class ChunkWindow {
   static constexpr Nanoseconds kForget = 10'000'000'000;
 
   struct Put {
-    uint64_t end;         // of its level
-    uint64_t taken_then;  // of all levels
+    uint64_t end;          // of its level
+    uint64_t taken_then;   // of all levels
+    Nanoseconds taken_at;  // when they were; if nothing was on its way, when this was put
     Nanoseconds at;
   };
   struct Level {
@@ -58,13 +64,16 @@ class ChunkWindow {
     uint64_t taken = 0;
     std::deque<Put> open;
   };
+  size_t in_flight_up_to(int level) const;
   void measure(const Put& put, Nanoseconds now);
 
   size_t least_;
   size_t most_;
-  size_t size_;
+  size_t size_;  // by rate and delay
+  WindowSearch search_;
   std::array<Level, kPriorityLevels> levels_;
   uint64_t taken_ = 0;        // of all levels
+  Nanoseconds taken_at_ = 0;  // likewise, and see Put
   Nanoseconds shortest_ = 0;  // 0: none yet
   Nanoseconds shortest_at_ = 0;
   double rate_ = 0;  // bytes per nanosecond

@@ -61,7 +61,7 @@ Result<std::shared_ptr<UcxLink>> Network::open_link(const std::string& address,
   return link;
 }
 
-void Network::on_message(std::span<const std::byte> head, HeldData data) {
+void Network::on_message(std::span<const std::byte> head, ArrivedData& data) {
   if (head.size() != sizeof(MessageHeader)) return;  // not one of ours
   const auto header = copy_of_foreign<MessageHeader>(head.data());
   std::shared_ptr<UcxLink> link;
@@ -75,7 +75,12 @@ void Network::on_message(std::span<const std::byte> head, HeldData data) {
     }
   }
   if (header.kind == MessageKind::kHandshake) return worker_->wake();
-  if (link != nullptr) link->on_message(header, std::move(data));
+  if (link != nullptr && link->on_message(header, data)) placed_.push_back(std::move(link));
+}
+
+void Network::on_polled() {
+  for (const std::shared_ptr<UcxLink>& link : placed_) link->return_credits();
+  placed_.clear();
 }
 
 std::vector<std::shared_ptr<UcxLink>> Network::links() {

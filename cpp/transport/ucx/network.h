@@ -51,7 +51,8 @@ class Network : private MessageSink {
         wakers_(std::move(wakers)),
         on_handshake_(std::move(on_handshake)) {}
 
-  void on_message(std::span<const std::byte> header, HeldData data) override;
+  void on_message(std::span<const std::byte> header, ArrivedData& data) override;
+  void on_polled() override;
   void service();
   std::vector<std::shared_ptr<UcxLink>> links();
 
@@ -59,7 +60,8 @@ class Network : private MessageSink {
   const Wakers wakers_;
   const HandshakeHandler on_handshake_;
   std::shared_ptr<Worker> worker_;
-  Nanoseconds served_at_ = 0;  // of the worker's thread
+  std::vector<std::shared_ptr<UcxLink>> placed_;  // chunks, in this poll; under the worker's lock
+  Nanoseconds served_at_ = 0;                     // of the worker's thread
   std::mutex mutex_;  // guards the rest; taken under the worker's lock, so never the other way
   // By key. Kept until the end: one that went while it is told of a message would be closed by a
   // thread that is inside UCX.

@@ -19,11 +19,16 @@ class OrderedInbox {
     }
     ready_.push_back(std::move(message));
     ++next_;
-    for (auto found = early_.find(next_); found != early_.end(); found = early_.find(next_)) {
-      ready_.push_back(std::move(found->second));
-      early_.erase(found);
-      ++next_;
-    }
+    make_ready();
+    return true;
+  }
+
+  // The same for a message that need not be kept, as it has been taken if this says yes: it is the
+  // next, and none waits before it.
+  bool pass(uint32_t number) {
+    if (number != next_ || !ready_.empty()) return false;
+    ++next_;
+    make_ready();
     return true;
   }
 
@@ -37,6 +42,14 @@ class OrderedInbox {
   size_t early() const { return early_.size(); }
 
  private:
+  void make_ready() {
+    for (auto found = early_.find(next_); found != early_.end(); found = early_.find(next_)) {
+      ready_.push_back(std::move(found->second));
+      early_.erase(found);
+      ++next_;
+    }
+  }
+
   uint32_t next_ = 0;
   std::deque<Message> ready_;
   std::map<uint32_t, Message> early_;

@@ -124,7 +124,6 @@ bool UcxLink::try_send(std::span<const std::byte> head, std::span<const Segment>
 }
 
 bool UcxLink::poll_record(LinkSink& sink) {
-  worker_->poll();
   HeldData record;
   {
     const std::lock_guard lock(inbox_mutex_);
@@ -164,11 +163,12 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .number = chunks_sent_[level],
                              .token = tag.token,
                              .offset = tag.offset};
+  const Nanoseconds now = now_ns();
   if (!send(header, pieces, puts_ + 1).ok()) return false;
   ++puts_;
   ++chunks_sent_[level];
   ++sent_;
-  window_.note_put(level, bytes, now_ns());
+  window_.note_put(level, bytes, now);
   return true;
 }
 
@@ -182,9 +182,19 @@ bool UcxLink::poll_chunk(int level, LinkSink& sink) {
     last = chunks_[level].empty();
   }
   sink.on_chunk(chunk.tag, chunk.data.bytes());
-  taken_[level] += chunk.data.bytes().size();
-  if (last || taken_[level] - told_[level] >= kCreditEvery) return_credit(level);
+  note_taken(level, chunk.data.bytes().size(), last);
   return true;
+}
+
+void UcxLink::note_taken(int level, size_t bytes, bool last) {
+  taken_[level] += bytes;
+  if (last || taken_[level] - told_[level] >= kCreditEvery) return_credit(level);
+}
+
+void UcxLink::return_credits() {
+  for (int level = 0; level < kPriorityLevels; ++level) {
+    if (taken_[level] != told_[level]) return_credit(level);
+  }
 }
 
 void UcxLink::return_credit(int level) {
@@ -200,36 +210,43 @@ Status UcxLink::pull(uint64_t, std::byte*, size_t) {
   return Status::invalid_argument("the memory of " + peer_name() + " cannot be read from here");
 }
 
-void UcxLink::on_message(const MessageHeader& header, HeldData data) {
+bool UcxLink::on_message(const MessageHeader& header, ArrivedData& data) {
   heard_at_.store(now_ns(), std::memory_order_relaxed);
   switch (header.kind) {
-    case MessageKind::kRecord: {
-      {
-        const std::lock_guard lock(inbox_mutex_);
-        records_.add(header.number, std::move(data));
-      }
-      wakers_.arrived();
-      return note_received();
-    }
+    case MessageKind::kRecord:
+      on_record(header, data);
+      break;
     case MessageKind::kChunk:
-      on_chunk(header, std::move(data));
-      return note_received();
+      return on_chunk(header, data);
     case MessageKind::kCredit:
-      return on_credit(header);
+      on_credit(header);
+      break;
     case MessageKind::kGoodbye:
-      return on_goodbye(header.offset);
+      on_goodbye(header.offset);
+      break;
     case MessageKind::kFarewell:
       awaits_farewell_ = false;
-      return;
+      break;
     case MessageKind::kGivenUp: {
       const std::span<const std::byte> why = data.bytes();
-      return lose(" has given up the link: " +
-                  readable({reinterpret_cast<const char*>(why.data()), why.size()}));
+      lose(" has given up the link: " +
+           readable({reinterpret_cast<const char*>(why.data()), why.size()}));
+      break;
     }
     case MessageKind::kHandshake:
     case MessageKind::kHeartbeat:
-      return;
+      break;
   }
+  return false;
+}
+
+void UcxLink::on_record(const MessageHeader& header, ArrivedData& data) {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    records_.add(header.number, data.hold());
+  }
+  wakers_.arrived();
+  note_received();
 }
 
 void UcxLink::note_received() {
@@ -247,12 +264,33 @@ void UcxLink::on_goodbye(uint64_t sent) {
   lose(" closed its end");
 }
 
-void UcxLink::on_chunk(const MessageHeader& header, HeldData data) {
-  if (header.level >= kPriorityLevels) return distrust("sent a chunk of no priority");
+bool UcxLink::on_chunk(const MessageHeader& header, ArrivedData& data) {
+  if (header.level >= kPriorityLevels) {
+    distrust("sent a chunk of no priority");
+    return false;
+  }
+  const bool placed = place(header, data);
+  if (!placed) keep_chunk(header, data);
+  note_received();
+  return placed;
+}
+
+bool UcxLink::place(const MessageHeader& header, const ArrivedData& data) {
+  if (!worker_->polling() || sink_ == nullptr) return false;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (!chunks_[header.level].pass(header.number)) return false;
+  }
+  sink_->on_chunk({header.token, header.offset}, data.bytes());
+  note_taken(header.level, data.bytes().size(), false);
+  return true;
+}
+
+void UcxLink::keep_chunk(const MessageHeader& header, ArrivedData& data) {
   {
     const std::lock_guard lock(inbox_mutex_);
     OrderedInbox<Chunk>& inbox = chunks_[header.level];
-    inbox.add(header.number, {{header.token, header.offset}, std::move(data)});
+    inbox.add(header.number, {{header.token, header.offset}, data.hold()});
     if (inbox.early() <= kMostEarly && records_.early() <= kMostEarly) {
       return wakers_.arrived();
     }

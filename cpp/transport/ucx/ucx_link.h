@@ -28,10 +28,11 @@ struct Wakers {
   std::function<void()> all;      // everybody: there is room again, or the link has failed
 };
 
-// A link over the network, by UCX's active messages. What comes is kept until it is polled for, and
-// then the receiver itself puts it where it belongs: a sender that was given up can never write
-// into memory that the receiver has let go of, as a late put could. Chunks are bounded by windows
-// (ChunkWindow), records by the protocol above.
+// A link over the network, by UCX's active messages. The receiver itself puts what comes where it
+// belongs: a sender that was given up can never write into memory that the receiver has let go of,
+// as a late put could. That is at once when receive() finds a chunk, and when it is polled for
+// otherwise, as for what the worker's thread finds, which must not touch what the engine has.
+// Chunks are bounded by windows (ChunkWindow), records by the protocol above.
 class UcxLink final : public Link, private EndpointEvents {
  public:
   // `key` names the link to the peer.
@@ -49,8 +50,10 @@ class UcxLink final : public Link, private EndpointEvents {
 
   // A message to the peer outside of the lanes.
   Status send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key);
-  // With the worker's lock held.
-  void on_message(const MessageHeader& header, HeldData data);
+  // With the worker's lock held. Whether it was a chunk that is in its place now.
+  bool on_message(const MessageHeader& header, ArrivedData& data);
+  // For all chunks that are taken, unless more wait. Of the holder of the progress lock.
+  void return_credits();
   // Sends a heartbeat if nothing else was sent for `interval`; fails if nothing came for
   // kSilentHeartbeats of them.
   void keep_alive(Nanoseconds now, Nanoseconds interval);
@@ -66,13 +69,16 @@ class UcxLink final : public Link, private EndpointEvents {
   size_t max_record_bytes() const override { return kRecordBytes; }
   size_t chunk_bytes() const override { return chunk_bytes_; }
   bool try_send(std::span<const std::byte> head, std::span<const Segment> body) override;
+  bool receive() override { return worker_->poll(); }
+  void set_chunk_sink(LinkSink& sink) override { sink_ = &sink; }
   bool poll_record(LinkSink& sink) override;
   bool try_put(int level, const ChunkTag& tag, std::span<const Segment> pieces) override;
   bool can_put(int level, size_t bytes) override;
   uint64_t put_count() const override { return puts_; }
   bool has_read(uint64_t count) override { return read_.load() >= count; }
   bool poll_chunk(int level, LinkSink& sink) override;
-  void notify() override { worker_->poll(); }
+  // UCX sends what it is given.
+  void notify() override {}
   void before_sleep() override { worker_->hand_over(); }
   bool can_pull() const override { return false; }
   Status pull(uint64_t from, std::byte* to, size_t bytes) override;
@@ -101,10 +107,14 @@ class UcxLink final : public Link, private EndpointEvents {
   void on_error(const std::string& why) override;
   void on_sent(size_t bytes, uint64_t puts) override;
   Status send(const MessageHeader& header, std::span<const Segment> body, uint64_t puts = 0);
-  void on_chunk(const MessageHeader& header, HeldData data);
+  bool on_chunk(const MessageHeader& header, ArrivedData& data);
+  bool place(const MessageHeader& header, const ArrivedData& data);
+  void keep_chunk(const MessageHeader& header, ArrivedData& data);
+  void on_record(const MessageHeader& header, ArrivedData& data);
   void on_credit(const MessageHeader& header);
   void note_read(uint64_t puts);
   void take_credits();
+  void note_taken(int level, size_t bytes, bool last);
   void return_credit(int level);
   void note_received();
   void on_goodbye(uint64_t sent);
@@ -132,6 +142,7 @@ class UcxLink final : public Link, private EndpointEvents {
   uint64_t ends_at_ = UINT64_MAX;  // the peer's sent_, when it has said goodbye
 
   // Of the holder of the progress lock.
+  LinkSink* sink_ = nullptr;
   uint64_t puts_ = 0;
   uint32_t records_sent_ = 0;
   std::array<uint32_t, kPriorityLevels> chunks_sent_{};

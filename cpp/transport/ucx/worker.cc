@@ -24,20 +24,33 @@ constexpr std::chrono::milliseconds kNap{1};
 // it is still in the cache.
 constexpr int kStepsAtOnce = 4;
 // Buffers of messages that are kept for the next ones.
-constexpr size_t kSpareSendings = 64;
+constexpr size_t kSpareBuffers = 64;
 
 bool is_error(ucs_status_ptr_t request) { return UCS_PTR_IS_ERR(request); }
 
 }  // namespace
 
 HeldData::~HeldData() {
-  if (worker_ != nullptr) worker_->release(const_cast<std::byte*>(bytes_.data()));
+  if (worker_ == nullptr) return;
+  if (copy_.empty()) {
+    worker_->release(bytes_);
+  } else {
+    worker_->recycle(std::move(copy_));
+  }
 }
 
 void HeldData::swap(HeldData& other) noexcept {
   std::swap(worker_, other.worker_);
   std::swap(copy_, other.copy_);  // the bytes stay where they are
   std::swap(bytes_, other.bytes_);
+}
+
+HeldData ArrivedData::hold() {
+  if (bytes_.empty()) return {};
+  kept_ = given_away_;
+  std::shared_ptr<Worker> worker = worker_.shared_from_this();
+  return kept_ ? HeldData(std::move(worker), bytes_)
+               : HeldData(std::move(worker), worker_.copy_of(bytes_));
 }
 
 Result<std::shared_ptr<Worker>> Worker::create(Options options, MessageSink& sink) {
@@ -86,7 +99,8 @@ Status Worker::listen() {
   handler.id = kMessageId;
   handler.cb = &Worker::on_received;
   handler.arg = this;
-  handler.flags = UCP_AM_FLAG_WHOLE_MSG | UCP_AM_FLAG_PERSISTENT_DATA;
+  // Not UCP_AM_FLAG_PERSISTENT_DATA, for which UCX copies before it knows that the data is kept.
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
   const ucs_status_t set = ucp_.ucp_worker_set_am_recv_handler(worker_, &handler);
   if (set != UCS_OK) return ucp_.error("setting the receiver of messages", set);
   if (const ucs_status_t found = ucp_.ucp_worker_get_efd(worker_, &events_); found != UCS_OK) {
@@ -165,11 +179,11 @@ Status Worker::send(ucp_ep_h endpoint, std::span<const std::byte> header,
                     std::span<const Segment> body, EndpointEvents& events, uint64_t puts) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Sending> sending;
-  if (spare_.empty()) {
+  if (spare_sendings_.empty()) {
     sending = std::make_unique<Sending>();
   } else {
-    sending = std::move(spare_.back());
-    spare_.pop_back();
+    sending = std::move(spare_sendings_.back());
+    spare_sendings_.pop_back();
   }
   sending->worker = this;
   sending->events = &events;
@@ -204,20 +218,19 @@ void Worker::on_send_over(void* request, ucs_status_t, void* user_data) {
   worker.ucp_.ucp_request_free(request);
   // A failure is the endpoint's, which tells of it.
   sending->events->on_sent(sending->bytes, sending->puts);
-  if (worker.spare_.size() < kSpareSendings) worker.spare_.push_back(std::move(sending));
+  if (worker.spare_sendings_.size() < kSpareBuffers) {
+    worker.spare_sendings_.push_back(std::move(sending));
+  }
 }
 
 ucs_status_t Worker::on_received(void* self, const void* header, size_t header_bytes, void* data,
                                  size_t bytes, const ucp_am_recv_param_t* parameters) {
   auto& worker = *static_cast<Worker*>(self);
   const std::span<const std::byte> head(static_cast<const std::byte*>(header), header_bytes);
-  const std::span<const std::byte> body(static_cast<const std::byte*>(data), bytes);
-  if ((parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0 && bytes > 0) {
-    worker.sink_.on_message(head, HeldData(worker.shared_from_this(), body));
-    return UCS_INPROGRESS;
-  }
-  worker.sink_.on_message(head, HeldData(std::vector<std::byte>(body.begin(), body.end())));
-  return UCS_OK;
+  ArrivedData body(worker, {static_cast<const std::byte*>(data), bytes},
+                   (parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
+  worker.sink_.on_message(head, body);
+  return body.kept() ? UCS_INPROGRESS : UCS_OK;
 }
 
 void Worker::on_endpoint_error(void* events, ucp_ep_h, ucs_status_t status) {
@@ -228,9 +241,25 @@ void Worker::on_endpoint_error(void* events, ucp_ep_h, ucs_status_t status) {
           : "was lost: the connection failed (UCX error " + std::to_string(status) + ")");
 }
 
-void Worker::release(void* data) {
+// With the lock. A new vector of a chunk's size would be memory of the system's each time.
+std::vector<std::byte> Worker::copy_of(std::span<const std::byte> bytes) {
+  std::vector<std::byte> copy;
+  if (!spare_copies_.empty()) {
+    copy = std::move(spare_copies_.back());
+    spare_copies_.pop_back();
+  }
+  copy.assign(bytes.begin(), bytes.end());
+  return copy;
+}
+
+void Worker::recycle(std::vector<std::byte> copy) {
   const std::lock_guard lock(mutex_);
-  ucp_.ucp_am_data_release(worker_, data);
+  if (spare_copies_.size() < kSpareBuffers) spare_copies_.push_back(std::move(copy));
+}
+
+void Worker::release(std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  ucp_.ucp_am_data_release(worker_, const_cast<std::byte*>(bytes.data()));
 }
 
 bool Worker::progress() {
@@ -239,10 +268,15 @@ bool Worker::progress() {
   return steps != 0;
 }
 
-void Worker::poll() {
+bool Worker::poll() {
   polled_.store(true, std::memory_order_relaxed);
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) progress();
+  if (!lock.owns_lock()) return false;
+  polling_ = true;
+  const bool any = progress();
+  polling_ = false;
+  sink_.on_polled();
+  return any;
 }
 
 void Worker::hand_over() {

@@ -20,13 +20,15 @@ namespace freescale::ucx {
 
 class Worker;
 
-// The data of a message that has come: UCX's own memory where UCX lets it be kept, else a copy.
+// The data of a message, kept: UCX's own memory where UCX gives it away, else a copy.
 class HeldData {
  public:
   HeldData() = default;
+  // UCX's memory.
   HeldData(std::shared_ptr<Worker> worker, std::span<const std::byte> bytes)
       : worker_(std::move(worker)), bytes_(bytes) {}
-  explicit HeldData(std::vector<std::byte> copy) : copy_(std::move(copy)), bytes_(copy_) {}
+  HeldData(std::shared_ptr<Worker> worker, std::vector<std::byte> copy)
+      : worker_(std::move(worker)), copy_(std::move(copy)), bytes_(copy_) {}
   HeldData(HeldData&& other) noexcept { swap(other); }
   HeldData& operator=(HeldData&& other) noexcept {
     swap(other);
@@ -39,9 +41,29 @@ class HeldData {
  private:
   void swap(HeldData& other) noexcept;
 
-  std::shared_ptr<Worker> worker_;  // whose memory it is; null: copy_
-  std::vector<std::byte> copy_;
+  std::shared_ptr<Worker> worker_;  // which gets the memory back
+  std::vector<std::byte> copy_;     // empty: it is UCX's
   std::span<const std::byte> bytes_;
+};
+
+// The data of a message, for as long as its sink is told of it.
+class ArrivedData {
+ public:
+  // `given_away`: the bytes may be kept as they are.
+  ArrivedData(Worker& worker, std::span<const std::byte> bytes, bool given_away)
+      : worker_(worker), bytes_(bytes), given_away_(given_away) {}
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // For longer. Once.
+  HeldData hold();
+  // Whether UCX's memory was kept.
+  bool kept() const { return kept_; }
+
+ private:
+  Worker& worker_;
+  const std::span<const std::byte> bytes_;
+  const bool given_away_;
+  bool kept_ = false;
 };
 
 // Gets what a worker receives, on whichever thread makes progress, with the worker's lock held: it
@@ -49,7 +71,9 @@ class HeldData {
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
-  virtual void on_message(std::span<const std::byte> header, HeldData data) = 0;
+  virtual void on_message(std::span<const std::byte> header, ArrivedData& data) = 0;
+  // After the messages of a poll().
+  virtual void on_polled() = 0;
 };
 
 // Hears of one endpoint, likewise with the lock held.
@@ -102,8 +126,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Status send(ucp_ep_h endpoint, std::span<const std::byte> header, std::span<const Segment> body,
               EndpointEvents& events, uint64_t puts);
 
-  // Makes some progress, unless another thread does just now.
-  void poll();
+  // Makes some progress, unless another thread does just now. Whether anything happened.
+  bool poll();
+  // Whether a message is being received by poll(), and not by another thread on its own. For the
+  // sink.
+  bool polling() const { return polling_; }
   // This thread polls no more; the worker's own takes care.
   void hand_over();
   // Has the thread call the service at once.
@@ -114,6 +141,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void stop();
 
  private:
+  friend class ArrivedData;
   friend class HeldData;
   // A message on its way out. UCX reads header and body until it says that they are gone.
   struct Sending {
@@ -133,7 +161,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void sleep();
   // Whether anything happened. With the lock.
   bool progress();
-  void release(void* data);
+  std::vector<std::byte> copy_of(std::span<const std::byte> bytes);
+  void release(std::span<const std::byte> bytes);
+  void recycle(std::vector<std::byte> copy);
 
   static ucs_status_t on_received(void* worker, const void* header, size_t header_bytes, void* data,
                                   size_t bytes, const ucp_am_recv_param_t* parameters);
@@ -148,8 +178,12 @@ class Worker : public std::enable_shared_from_this<Worker> {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
-  std::vector<std::unique_ptr<Sending>> spare_;  // under the mutex
-  int events_ = -1;                              // UCX's own descriptor
+  // Under the mutex.
+  std::vector<std::unique_ptr<Sending>> spare_sendings_;
+  std::vector<std::vector<std::byte>> spare_copies_;
+  bool polling_ = false;
+
+  int events_ = -1;  // UCX's own descriptor
   UniqueFd kick_;
   std::atomic<bool> polled_{false};
   std::atomic<bool> stopping_{false};

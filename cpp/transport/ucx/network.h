@@ -44,6 +44,8 @@ class Network : private MessageSink {
   // A link to the worker of that address, which nothing is sent over yet. `peer_name` is for
   // messages.
   Result<std::shared_ptr<UcxLink>> open_link(const std::string& address, std::string peer_name);
+  // Closes a link that nobody uses, soon, and forgets it.
+  void discard(const UcxLink& link);
 
  private:
   Network(NetworkOptions options, Wakers wakers, HandshakeHandler on_handshake)
@@ -54,6 +56,7 @@ class Network : private MessageSink {
   void on_message(std::span<const std::byte> header, HeldData data) override;
   void service();
   std::vector<std::shared_ptr<UcxLink>> links();
+  void close_discarded();
 
   const NetworkOptions options_;
   const Wakers wakers_;
@@ -61,9 +64,11 @@ class Network : private MessageSink {
   std::shared_ptr<Worker> worker_;
   Nanoseconds served_at_ = 0;  // of the worker's thread
   std::mutex mutex_;  // guards the rest; taken under the worker's lock, so never the other way
-  // By key. Kept until the end: one that went while it is told of a message would be closed by a
-  // thread that is inside UCX.
+  // By key. Kept until the end, or until the worker's thread has closed it: one that went while it
+  // is told of a message would be closed by a thread that is inside UCX, and that thread alone
+  // sends heartbeats.
   std::map<uint64_t, std::shared_ptr<UcxLink>> links_;
+  std::vector<uint64_t> discarded_;
   std::vector<std::vector<std::byte>> handshakes_;
 };
 

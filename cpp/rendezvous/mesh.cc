@@ -28,9 +28,9 @@ namespace freescale {
 namespace {
 
 constexpr auto kHandshakeLimit = std::chrono::seconds(10);
-// How long a rank waits for one of another host before it asks whether that still is there, which
-// takes a connection of its own.
-constexpr auto kWatchAfter = std::chrono::seconds(2);
+// How often a rank that waits for one of another host asks whether that still is there, which takes
+// a connection of its own.
+constexpr auto kLookForPeer = std::chrono::seconds(2);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(10);
 // A rank that cannot accept connections for so long gives up; until then it may get descriptors.
 constexpr std::chrono::nanoseconds kTroubleLimit = std::chrono::seconds(1);
@@ -61,6 +61,31 @@ Result<Endpoint> read_endpoint(KeyValueStore& store, int rank, Deadline deadline
 Status refusal_of(KeyValueStore& store, int rank) {
   Status status = read_endpoint(store, rank, Deadline::at(0)).status();
   return status.code() == StatusCode::kCancelled ? status : Status();
+}
+
+// Of this rank and one of another host. Who waits for an address learns if it will not come.
+Noticeboard noticeboard(KeyValueStore& store, int rank, int peer) {
+  Noticeboard board;
+  board.hope = [&store, peer] { return refusal_of(store, peer); };
+  board.publish = [&store, rank, known = std::string()](const NetworkAddress& address) mutable {
+    const std::string text = address.encode();
+    if (text == known) return Status();
+    known = text;
+    return store.set(network_key(rank), text);
+  };
+  board.find = [&store, peer](Deadline deadline) -> Result<NetworkAddress> {
+    while (true) {
+      const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
+      Result<std::string> text = store.get(network_key(peer), turn);
+      if (text.ok()) return NetworkAddress::decode(text.value());
+      if (text.status().code() != StatusCode::kTimedOut) return text.status();
+      if (Status refusal = refusal_of(store, peer); !refusal.ok()) return refusal;
+      if (deadline.passed(now_ns())) {
+        return Status::timed_out("Timed out waiting for its network address");
+      }
+    }
+  };
+  return board;
 }
 
 // What a peer has said before it was gone tells more than that it is gone.
@@ -136,6 +161,14 @@ std::string why_gone(const ConnectedPeer& peer, const std::string& words) {
 
 }  // namespace
 
+// A call of join().
+struct Joining {
+  KeyValueStore& store;
+  int rank;
+  int size;
+  Deadline deadline;
+};
+
 // One mutex guards the table of peers; only the mesh's thread touches connections that are being
 // accepted, so they need none.
 class MeshCore {
@@ -150,10 +183,10 @@ class MeshCore {
  private:
   Result<std::vector<Endpoint>> exchange_endpoints(KeyValueStore& store, int rank, int size,
                                                    Deadline deadline);
-  Result<ConnectedPeer*> reach(KeyValueStore& store, int rank, const Endpoint& peer, int size,
-                               Deadline deadline);
-  Result<ConnectedPeer*> await_connection(KeyValueStore& store, int rank, const Endpoint& peer,
-                                          Deadline deadline);
+  Result<ConnectedPeer*> reach(const Joining& joining, int peer_rank, const Endpoint& peer);
+  Result<ConnectedPeer*> await_connection(const Joining& joining, int peer_rank,
+                                          const Endpoint& peer);
+  Status look_for(const Endpoint& peer, const Noticeboard& board);
   ConnectedPeer* find_or_wait(const EngineId& engine, Deadline deadline);
   Status add_peer(ConnectedPeer peer);
   Status watch_process(ConnectedPeer& peer);
@@ -161,9 +194,6 @@ class MeshCore {
   bool same_host(const Endpoint& peer) const { return peer.host == self_.endpoint.host; }
   // Makes this process reachable from other hosts.
   Status enter_network(KeyValueStore& store, int rank);
-  Result<NetworkAddress> network_address(KeyValueStore& store, int rank, Deadline deadline);
-  Result<ConnectedPeer> connect_network(KeyValueStore& store, int rank, const Endpoint& peer,
-                                        Deadline deadline);
   void note_accept_trouble(Status trouble);
   Status accept_trouble(bool at_once);
 
@@ -292,7 +322,8 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
       membership.reports.push_back({peer, "self", "the own rank"});
       continue;
     }
-    Result<ConnectedPeer*> connected = reach(store, peer, endpoints.value()[peer], size, deadline);
+    Result<ConnectedPeer*> connected =
+        reach({store, rank, size, deadline}, peer, endpoints.value()[peer]);
     if (!connected.ok()) {
       return about_peer(rank, peer, why_unreachable(store, peer, connected.status()));
     }
@@ -305,47 +336,56 @@ Result<Membership> MeshCore::connect_all(KeyValueStore& store, int rank, int siz
 }
 
 // The side with the smaller id connects, the other one waits for it.
-Result<ConnectedPeer*> MeshCore::reach(KeyValueStore& store, int rank, const Endpoint& peer,
-                                       int size, Deadline deadline) {
+Result<ConnectedPeer*> MeshCore::reach(const Joining& joining, int peer_rank,
+                                       const Endpoint& peer) {
   if (peer.engine == self_.endpoint.engine) {
     return Status::invalid_argument("two ranks of the group share one process");
   }
   if (self_.endpoint.engine < peer.engine) {
     std::lock_guard<std::mutex> connecting(connect_mutex_);
     if (ConnectedPeer* known = find_or_wait(peer.engine, Deadline::at(0))) return known;
-    Result<ConnectedPeer> fresh = same_host(peer)
-                                      ? connect_shm(self_, peer, geometry_for(size), deadline,
-                                                    [&] { return refusal_of(store, rank); })
-                                      : connect_network(store, rank, peer, deadline);
+    KeyValueStore& store = joining.store;
+    Result<ConnectedPeer> fresh =
+        same_host(peer) ? connect_shm(self_, peer, geometry_for(joining.size), joining.deadline,
+                                      [&] { return refusal_of(store, peer_rank); })
+                        : network_->connect(peer, noticeboard(store, joining.rank, peer_rank),
+                                            joining.deadline);
     if (!fresh.ok()) return fresh.status();
     if (Status status = add_peer(std::move(fresh.value())); !status.ok()) return status;
   }
-  return await_connection(store, rank, peer, deadline);
+  return await_connection(joining, peer_rank, peer);
 }
 
 // Ends early when the peer, which has this rank in the group, says that it cannot, or has died. Of
 // one that dies before it has published where it is in the network nobody can tell.
-Result<ConnectedPeer*> MeshCore::await_connection(KeyValueStore& store, int rank,
-                                                  const Endpoint& peer, Deadline deadline) {
-  const Deadline patience = Deadline::after(kWatchAfter);
-  std::shared_ptr<const Link> watch;
+Result<ConnectedPeer*> MeshCore::await_connection(const Joining& joining, int peer_rank,
+                                                  const Endpoint& peer) {
+  const Noticeboard board = noticeboard(joining.store, joining.rank, peer_rank);
+  Deadline next_look = same_host(peer) ? Deadline::at(0) : Deadline::after(kLookForPeer);
+  Status seen;
   while (true) {
-    const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
+    const Deadline turn = std::min(joining.deadline, Deadline::after(kLookAgain));
     if (ConnectedPeer* known = find_or_wait(peer.engine, turn)) return known;
-    const Status refusal = refusal_of(store, rank);
+    const Status refusal = board.hope();
     // This rank's own trouble may be why the peer gave up.
     if (Status trouble = accept_trouble(!refusal.ok()); !trouble.ok()) return trouble;
     if (!refusal.ok()) return refusal;
-    if (same_host(peer)) {
-      const Status knock = connect_unix(peer.socket, Deadline::at(0)).status();
-      if (knock.code() == StatusCode::kPeerLost) return knock;
-    } else if (watch == nullptr && patience.passed(now_ns())) {
-      const auto address = network_address(store, rank, Deadline::at(0));
-      if (address.ok()) watch = network_->watch(address.value());
+    const bool late = joining.deadline.passed(now_ns());
+    if (late || next_look.passed(now_ns())) {
+      seen = look_for(peer, board);
+      if (seen.code() == StatusCode::kPeerLost) return seen;
+      if (!same_host(peer)) next_look = Deadline::after(kLookForPeer);
     }
-    if (watch != nullptr && watch->failed()) return watch->failure();
-    if (deadline.passed(now_ns())) return Status::timed_out("Timed out waiting for its connection");
+    if (late) {
+      return Status::timed_out("Timed out waiting for its connection" +
+                               (seen.ok() ? "" : ": " + seen.message()));
+    }
   }
+}
+
+Status MeshCore::look_for(const Endpoint& peer, const Noticeboard& board) {
+  return same_host(peer) ? connect_unix(peer.socket, Deadline::at(0)).status()
+                         : network_->look_for_peer(board);
 }
 
 Status MeshCore::enter_network(KeyValueStore& store, int rank) {
@@ -366,28 +406,6 @@ Status MeshCore::enter_network(KeyValueStore& store, int rank) {
     network_ = std::move(network.value());
   }
   return store.set(network_key(rank), network_->address().encode());
-}
-
-Result<NetworkAddress> MeshCore::network_address(KeyValueStore& store, int rank,
-                                                 Deadline deadline) {
-  while (true) {
-    const Deadline turn = std::min(deadline, Deadline::after(kLookAgain));
-    Result<std::string> text = store.get(network_key(rank), turn);
-    if (text.ok()) return NetworkAddress::decode(text.value());
-    if (text.status().code() != StatusCode::kTimedOut) return text.status();
-    if (Status refusal = refusal_of(store, rank); !refusal.ok()) return refusal;
-    if (deadline.passed(now_ns())) {
-      return Status::timed_out("Timed out waiting for its network address");
-    }
-  }
-}
-
-Result<ConnectedPeer> MeshCore::connect_network(KeyValueStore& store, int rank,
-                                                const Endpoint& peer, Deadline deadline) {
-  Result<NetworkAddress> address = network_address(store, rank, deadline);
-  if (!address.ok()) return address.status();
-  return network_->connect(peer, address.value(), deadline,
-                           [&] { return refusal_of(store, rank); });
 }
 
 ConnectedPeer* MeshCore::find_or_wait(const EngineId& engine, Deadline deadline) {

@@ -1,6 +1,7 @@
 // Processes of different hosts, which here are meshes that have been told so. Needs UCX; see
 // CMakeLists.txt.
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -167,23 +168,154 @@ TEST(network_reads_what_was_put_until_it_is_sent_or_the_peer_is_lost) {
   poll_until(link, nothing, [&] { return link.failed() && link.has_read(link.put_count()); });
 }
 
+// Leaves its address, as that of rank 1, and dies.
+void publish_and_die(KeyValueStore& store, const Endpoint& self) {
+  const auto ignore = [] {};
+  auto peers = NetworkPeers::create(self, {}, {ignore, ignore}, [](ConnectedPeer) {});
+  CHECK_OK(peers);
+  CHECK_OK(store.set("network/1", peers.value()->address().encode()));
+  CHECK_OK(store.set("endpoint/1", self.encode()));
+  CHECK_OK(store.get("network/0", soon()).status());
+  CHECK_EQ(raise(SIGKILL), 0);
+}
+
+NetworkAddress address_of_a_dead_process() {
+  SharedStore store;
+  ChildProcess other([&] { publish_and_die(store, {.socket = "none"}); });
+  Result<std::string> text = store.get("network/1", soon());
+  CHECK_OK(text);
+  CHECK_OK(store.set("network/0", ""));
+  other.expect_killed_by(SIGKILL);
+  Result<NetworkAddress> address = NetworkAddress::decode(text.value());
+  CHECK_OK(address);
+  CHECK(!address.value().listeners.empty());
+  return address.value();
+}
+
 TEST(network_notices_a_death_before_the_connection) {
   SharedStore store;
   ChildProcess other([&] {
-    Endpoint self{.engine = {0, 1}, .host = host_identity("b").value(), .socket = "none"};
-    const auto ignore = [] {};
-    auto peers = NetworkPeers::create(self, {}, {ignore, ignore}, [](ConnectedPeer) {});
-    CHECK_OK(peers);
-    CHECK_OK(store.set("network/1", peers.value()->address().encode()));
-    CHECK_OK(store.set("endpoint/1", self.encode()));
-    CHECK_OK(store.get("network/0", soon()).status());
-    CHECK_EQ(raise(SIGKILL), 0);
+    publish_and_die(store,
+                    {.engine = {0, 1}, .host = host_identity("b").value(), .socket = "none"});
   });
   const Result<Membership> joined =
       mesh_on("a")->join(store, 0, 2, Deadline::after(std::chrono::minutes(10)));
   CHECK_EQ(joined.status().code(), StatusCode::kPeerLost);
   expect_text(joined.status().message(), {"rank 0 could not connect to rank 1", " on host "});
   other.expect_killed_by(SIGKILL);
+}
+
+// Stands for a process that is to be connected to.
+struct Acceptor {
+  explicit Acceptor(const Endpoint& self, const ucx::NetworkOptions& options = {}) {
+    auto created = NetworkPeers::create(self, options, {[] {}, [] {}}, [this](ConnectedPeer peer) {
+      link = std::move(peer.link);
+      ++connected;
+    });
+    CHECK_OK(created);
+    peers = std::move(created.value());
+  }
+  NetworkAddress address() const { return peers->address(); }
+
+  std::shared_ptr<Link> link;
+  std::atomic<int> connected{0};
+  std::unique_ptr<NetworkPeers> peers;  // last: its thread uses the rest
+};
+
+const Endpoint kAcceptor{.engine = {2, 2}, .knock = {3, 3}, .welcome = {4, 4}, .socket = "none"};
+
+// Connects to kAcceptor, which is found at the addresses one after the other, and then at the last.
+Result<ConnectedPeer> connect_at(NetworkPeers& self, const std::vector<NetworkAddress>& addresses,
+                                 Deadline deadline) {
+  size_t found = 0;
+  const Noticeboard board{
+      .publish = [](const NetworkAddress&) { return Status(); },
+      .find = [&](Deadline) { return Result(addresses[std::min(found++, addresses.size() - 1)]); },
+      .hope = [] { return Status(); }};
+  Result<ConnectedPeer> peer = self.connect(kAcceptor, board, deadline);
+  CHECK_GE(found, addresses.size());
+  return peer;
+}
+
+void expect_connected(const ConnectedPeer& peer, const Acceptor& acceptor) {
+  const Deadline limit = soon();
+  while (acceptor.connected == 0) {
+    CHECK(!limit.passed(now_ns()));
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  Received received;
+  const std::string text = "hello";
+  CHECK(peer.link->try_send(std::as_bytes(std::span(text)), {}));
+  poll_until(*acceptor.link, received, [&] { return !received.records.empty(); });
+  CHECK_EQ(received.records[0], text);
+  CHECK_EQ(acceptor.connected.load(), 1);
+}
+
+// To UCX there is no difference between a process that is dead and a network that is down, so the
+// address of the one stands for the other, with a process that lives where one looks for it.
+TEST(network_connects_as_soon_as_there_is_a_way) {
+  NetworkAddress nowhere = address_of_a_dead_process();
+  Acceptor acceptor(kAcceptor);
+  Acceptor self({.engine = {1, 1}, .socket = "none"});
+  nowhere.listeners = acceptor.address().listeners;
+  // Each attempt looks twice.
+  const Result<ConnectedPeer> peer =
+      connect_at(*self.peers, {nowhere, nowhere, nowhere, nowhere, acceptor.address()}, soon());
+  CHECK_OK(peer);
+  expect_connected(peer.value(), acceptor);
+}
+
+TEST(network_without_a_way_is_an_error_at_the_deadline) {
+  NetworkAddress nowhere = address_of_a_dead_process();
+  Acceptor acceptor(kAcceptor);
+  Acceptor self({.engine = {1, 1}, .socket = "none"});
+  nowhere.listeners = acceptor.address().listeners;
+  const Deadline deadline = Deadline::after(std::chrono::seconds(2));
+  const Status status = connect_at(*self.peers, {nowhere, nowhere, nowhere}, deadline).status();
+  CHECK(deadline.passed(now_ns()));
+  CHECK_EQ(status.code(), StatusCode::kTimedOut);
+  expect_text(status.message(), {"to host " + host_name() + " (UCX", " Timed out connecting: ",
+                                 "its process on host ", "(UCX error -80)"});
+}
+
+TEST(network_without_a_way_is_an_error_long_before_the_deadline) {
+  NetworkAddress nowhere = address_of_a_dead_process();
+  ucx::NetworkOptions options;
+  options.unreachable = std::chrono::seconds(1);
+  Acceptor acceptor(kAcceptor);
+  Acceptor self({.engine = {1, 1}, .socket = "none"}, options);
+  nowhere.listeners = acceptor.address().listeners;
+  const Deadline deadline = Deadline::after(std::chrono::minutes(10));
+  const Status status = connect_at(*self.peers, {nowhere, nowhere, nowhere}, deadline).status();
+  CHECK_EQ(status.code(), StatusCode::kTimedOut);
+  expect_text(status.message(), {" Timed out connecting: ", "(UCX error -80)"});
+}
+
+TEST(network_does_not_wait_for_the_dead) {
+  const NetworkAddress dead = address_of_a_dead_process();
+  Acceptor self({.engine = {1, 1}, .socket = "none"});
+  const Status status =
+      connect_at(*self.peers, {dead}, Deadline::after(std::chrono::minutes(10))).status();
+  CHECK_EQ(status.code(), StatusCode::kPeerLost);
+  expect_text(status.message(), {" on host " + host_name() + " has died: nobody listens"});
+}
+
+// Who has the greeting, but whose answer does not count, has half a link: it comes to nothing. It
+// is there, and so waited for.
+TEST_WITHIN(network_begins_anew_where_a_greeting_is_not_answered, 60) {
+  Endpoint stranger = kAcceptor;
+  stranger.welcome = {5, 5};
+  Acceptor mute(stranger);
+  Acceptor acceptor(kAcceptor);
+  ucx::NetworkOptions options;
+  options.unreachable = std::chrono::seconds(1);
+  Acceptor self({.engine = {1, 1}, .socket = "none"}, options);
+  const Result<ConnectedPeer> peer =
+      connect_at(*self.peers, {mute.address(), mute.address(), acceptor.address()},
+                 Deadline::after(std::chrono::minutes(1)));
+  CHECK_OK(peer);
+  expect_connected(peer.value(), acceptor);
+  CHECK_EQ(mute.connected.load(), 0);
 }
 
 TEST(network_connects_hosts_and_memory_what_is_within_one) {
@@ -366,14 +498,23 @@ TEST(network_groups_share_one_link) {
 }
 
 TEST(network_address_survives_the_store) {
-  const NetworkAddress address{"1.22.0", "a host", std::string("\0\x7f\xff", 3)};
+  const sockaddr_in v4{.sin_family = AF_INET, .sin_port = 1, .sin_addr = {2}, .sin_zero = {}};
+  const NetworkAddress address{"1.22.0",
+                               "a host",
+                               std::string("\0\x7f\xff", 3),
+                               42,
+                               {SocketAddress(reinterpret_cast<const char*>(&v4), sizeof(v4))}};
   const Result<NetworkAddress> decoded = NetworkAddress::decode(address.encode());
   CHECK_OK(decoded);
   CHECK_EQ(decoded.value().version, address.version);
   CHECK_EQ(decoded.value().host, address.host);
   CHECK(decoded.value().worker == address.worker);
-  for (const char* bad : {"", "freescale-ucx1", "freescale-ucx1 1.22 00 0", "freescale-ucx1 1 0 gg",
-                          "freescale-ucx9 1.22.0 00 00"}) {
+  CHECK_EQ(decoded.value().place, address.place);
+  CHECK(decoded.value().listeners == address.listeners);
+  for (const char* bad :
+       {"", "freescale-ucx2", "freescale-ucx2 1.22 00 0 1", "freescale-ucx2 1 0 gg 1",
+        "freescale-ucx2 1.22 00 00", "freescale-ucx2 1.22 00 00 x",
+        "freescale-ucx2 1.22 00 00 1 0200", "freescale-ucx9 1.22.0 00 00 1"}) {
     CHECK_EQ(NetworkAddress::decode(bad).status().code(), StatusCode::kMismatch);
   }
 }

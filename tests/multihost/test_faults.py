@@ -279,6 +279,48 @@ def test_link_that_stays_down(slow_pair: Network, ranks: Ranks, cut: Cut) -> Non
     job.wait()
 
 
+def check_late_network(rank: int, size: int) -> None:
+    say(f"ready{rank}")
+    await_word("cut")
+    init("late", rank, size)
+    exchange(LARGE // 16, "late")
+
+
+@pytest.mark.parametrize("cut", [unplug, silence_both], ids=lambda cut: cut.__name__)
+def test_link_that_comes_up_late(make_network: MakeNetwork, ranks: Ranks, cut: Cut) -> None:
+    """After UCX has given up: 3 s where nobody has the address, 7 s where all is lost."""
+    with make_network(2) as network:
+        job = ranks.start(network, 1, check_late_network, init=False)
+        job.await_word("ready0")
+        job.await_word("ready1")
+        cut(network, True)
+        job.say("cut")
+        time.sleep(10.0)
+        cut(network, False)
+        job.wait()
+
+
+def check_no_network(rank: int, size: int) -> None:
+    say(f"ready{rank}")
+    await_word("cut")
+    error = error_of(lambda: init("none", rank, size, timeout=4.0))
+    peer = 1 - rank
+    assert f"rank {rank} could not connect to rank {peer}" in error, error
+    assert f"host{peer}" in error or f"rank {peer} could not connect to rank {rank}" in error, error
+    assert " Timed out " in error, error
+
+
+@pytest.mark.parametrize("cut", [unplug, silence_both], ids=lambda cut: cut.__name__)
+def test_link_that_never_comes_up(make_network: MakeNetwork, ranks: Ranks, cut: Cut) -> None:
+    with make_network(2) as network:
+        job = ranks.start(network, 1, check_no_network, init=False)
+        job.await_word("ready0")
+        job.await_word("ready1")
+        cut(network, True)
+        job.say("cut")
+        job.wait()
+
+
 def check_idle_cut(rank: int, size: int) -> None:
     """Nobody sends, so that heartbeats alone can tell."""
     exchange(SMALL, "before")

@@ -37,6 +37,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options, Wakers 
 Network::~Network() {
   if (worker_ == nullptr) return;
   worker_->stop();
+  close_discarded();
   const std::vector<std::shared_ptr<UcxLink>> open = links();
   for (const std::shared_ptr<UcxLink>& link : open) link->say_goodbye();
   const auto all_there = [&] {
@@ -57,8 +58,33 @@ Result<std::shared_ptr<UcxLink>> Network::open_link(const std::string& address,
     const std::lock_guard lock(mutex_);
     links_[key] = link;
   }
-  if (Status status = link->open(address); !status.ok()) return status;
+  if (Status status = link->open(address); !status.ok()) {
+    discard(*link);
+    return status;
+  }
   return link;
+}
+
+void Network::discard(const UcxLink& link) {
+  {
+    const std::lock_guard lock(mutex_);
+    discarded_.push_back(link.key());
+  }
+  worker_->wake();
+}
+
+void Network::close_discarded() {
+  std::vector<std::shared_ptr<UcxLink>> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const uint64_t key : std::exchange(discarded_, {})) {
+      if (const auto found = links_.find(key); found != links_.end()) {
+        leaving.push_back(std::move(found->second));
+        links_.erase(found);
+      }
+    }
+  }
+  for (const std::shared_ptr<UcxLink>& link : leaving) link->close();
 }
 
 void Network::on_message(std::span<const std::byte> head, ArrivedData& data) {
@@ -97,6 +123,7 @@ void Network::service() {
     handshakes.swap(handshakes_);
   }
   for (std::vector<std::byte>& message : handshakes) on_handshake_(std::move(message));
+  close_discarded();
   const Nanoseconds now = now_ns();
   const Nanoseconds interval = options_.heartbeat.count();
   if (now - served_at_ < interval / 4) return;

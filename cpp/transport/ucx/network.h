@@ -20,6 +20,9 @@ struct NetworkOptions {
   // How often a peer is told that this process lives, where nothing else is sent; it is lost when
   // it was not heard for three times as long.
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(5);
+  // For how long a network that does not lead to a peer may be one that comes up yet. As long as
+  // NCCL tries to connect: NCCL_SOCKET_RETRY_CNT, 34 times, each 100 ms later than the one before.
+  std::chrono::nanoseconds unreachable = std::chrono::seconds(60);
 };
 
 // This process in the network: its worker and the links over it. Keeps links alive by heartbeats,
@@ -44,6 +47,8 @@ class Network : private MessageSink {
   // A link to the worker of that address, which nothing is sent over yet. `peer_name` is for
   // messages.
   Result<std::shared_ptr<UcxLink>> open_link(const std::string& address, std::string peer_name);
+  // Closes a link that nobody uses, soon, and forgets it.
+  void discard(const UcxLink& link);
 
  private:
   Network(NetworkOptions options, Wakers wakers, HandshakeHandler on_handshake)
@@ -55,6 +60,7 @@ class Network : private MessageSink {
   void on_polled() override;
   void service();
   std::vector<std::shared_ptr<UcxLink>> links();
+  void close_discarded();
 
   const NetworkOptions options_;
   const Wakers wakers_;
@@ -63,9 +69,11 @@ class Network : private MessageSink {
   std::vector<std::shared_ptr<UcxLink>> placed_;  // chunks, in this poll; under the worker's lock
   Nanoseconds served_at_ = 0;                     // of the worker's thread
   std::mutex mutex_;  // guards the rest; taken under the worker's lock, so never the other way
-  // By key. Kept until the end: one that went while it is told of a message would be closed by a
-  // thread that is inside UCX.
+  // By key. Kept until the end, or until the worker's thread has closed it: one that went while it
+  // is told of a message would be closed by a thread that is inside UCX, and that thread alone
+  // sends heartbeats.
   std::map<uint64_t, std::shared_ptr<UcxLink>> links_;
+  std::vector<uint64_t> discarded_;
   std::vector<std::vector<std::byte>> handshakes_;
 };
 

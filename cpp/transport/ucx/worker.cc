@@ -139,8 +139,10 @@ Result<ucp_ep_h> Worker::open_endpoint(const std::string& address, EndpointEvent
   const std::lock_guard lock(mutex_);
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t made = ucp_.ucp_ep_create(worker_, &parameters, &endpoint);
-  if (made != UCS_OK) return ucp_.error("connecting to its UCX address", made);
-  return endpoint;
+  if (made == UCS_OK) return endpoint;
+  Status why = ucp_.error("connecting to its UCX address", made);
+  // No way that both have, which may change: an interface comes up.
+  return made == UCS_ERR_UNREACHABLE ? Status::peer_lost(why.message()) : why;
 }
 
 void Worker::close_endpoint(ucp_ep_h endpoint) {

@@ -114,6 +114,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Status start();
 
   // The way to one other worker. Closed, without a word to the peer, by close_endpoint().
+  // kPeerLost where none is found now.
   Result<ucp_ep_h> open_endpoint(const std::string& address, EndpointEvents& events);
   void close_endpoint(ucp_ep_h endpoint);
   // Over which transports and devices, each once: "tcp/eth0". None where UCX cannot tell.

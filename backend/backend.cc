@@ -4,86 +4,28 @@
 
 #include <c10/util/Exception.h>
 
-#include "backend/device_reducer.h"
 #include "backend/dtype.h"
 #include "backend/exchange_pipeline.h"
 #include "backend/flight_dump.h"
 #include "backend/interpreter.h"
 #include "backend/priority.h"
-#include "backend/store_adapter.h"
 #include "backend/validate.h"
 
 namespace freescale {
-namespace {
-
-// How many of the members run on this host, the own rank included.
-int count_ranks_on_host(const std::vector<LinkReport>& links) {
-  int count = 0;
-  for (const LinkReport& link : links) {
-    if (link.transport == "self" || link.transport == "shm") ++count;
-  }
-  return count;
-}
-
-// Does a step of making the group; the other members, who would wait for this rank, learn if it
-// fails.
-template <typename Step>
-auto or_refuse(const c10::intrusive_ptr<c10d::Store>& store, int rank, Step step) {
-  try {
-    return step();
-  } catch (const std::exception& error) {
-    StoreAdapter adapter(store);
-    Mesh::refuse(adapter, rank, exception_text(error));
-    throw;
-  }
-}
-
-}  // namespace
-
-Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                 const c10::intrusive_ptr<BackendOptions>& options)
-    : c10d::Backend(rank, size),
-      options_(c10::make_intrusive<BackendOptions>(*options)),
-      store_(fresh_substore(store, rank)),
-      environment_(or_refuse(store_, rank, Environment::read)),
-      device_reducer_(or_refuse(
-          store_, rank, [&] { return make_device_reducer(store_, rank, size, options_); })) {
-  members_.process =
-      or_refuse(store_, rank, [&] { return ProcessEngine::acquire(*options_, environment_); });
-  StoreAdapter adapter(store_);
-  Result<Membership> joined =
-      members_.process->mesh().join(adapter, rank, size, Deadline::after(options_->timeout));
-  if (!joined.ok()) {
-    const Status& why = joined.status();
-    throw_status(Status(why.code(), "freescale: rank " + std::to_string(rank) +
-                                        ": making the group: " + why.message()));
-  }
-  Membership& membership = joined.value();
-  links_ = std::move(membership.reports);
-  hosts_ = HostMap(std::move(membership.hosts));
-  members_.group = std::make_shared<Group>(membership.group_id, options_->group_name, rank,
-                                           std::move(membership.links), environment_.first_sequence,
-                                           options_->global_ranks_in_group);
-  members_.process->add_group(members_.group, count_ranks_on_host(links_));
-  flight_recorder();  // made here, where the environment may be refused, and not by a completion
-  context_ = std::make_shared<GroupContext>(
-      members_.group, members_.process, environment_,
-      std::make_shared<FlightGroup>(FlightGroup{membership.group_id, options_->group_name, rank,
-                                                size, options_->global_ranks_in_group}));
-  init();
-}
 
 Backend::~Backend() { close("the group was destroyed"); }
 
 void Backend::abort() {
-  write_flight_dump(environment_, *context_->flight_group());
+  const std::shared_ptr<GroupContext> connected = context();
+  if (connected != nullptr) write_flight_dump(environment_, *connected->flight_group());
   close("the group was aborted");
   if (device_reducer_ != nullptr) device_reducer_->abort();
 }
 
 void Backend::shutdown() {
   // A program that has its streams wait for a call is done with the call, and expects it to happen.
-  context_->wait_for_awaited();
+  const std::shared_ptr<GroupContext> connected = context();
+  if (connected != nullptr) connected->wait_for_awaited();
   close("the group was shut down");
   if (device_reducer_ != nullptr) device_reducer_->shutdown();
 }
@@ -95,7 +37,10 @@ void Backend::close(const std::string& reason) {
     members = std::exchange(members_, {});
     if (members.process == nullptr) return;
     close_reason_ = reason;
-    last_sequence_ = members.group->last_sequence();
+    if (members.group != nullptr) last_sequence_ = members.group->last_sequence();
+  }
+  if (members.group == nullptr) {
+    return run_without_interpreter_lock([&] { refuse_to_connect(reason); });
   }
   run_without_interpreter_lock([&] {
     std::string text =
@@ -111,7 +56,9 @@ void Backend::close(const std::string& reason) {
 }
 
 c10d::ErrorType Backend::getError() {
-  const Status failure = context_->first_failure();
+  const std::shared_ptr<GroupContext> connected = context();
+  if (connected == nullptr) return c10d::ErrorType::SUCCESS;
+  const Status failure = connected->first_failure();
   if (failure.ok()) return c10d::ErrorType::SUCCESS;
   const bool late = failure.code() == StatusCode::kTimedOut;
   return late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
@@ -140,6 +87,7 @@ Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds 
   Call call;
   call.begin = now_ns();
   call.site = {rank_, op, 0};
+  ensure_connected();
   const Members members = usable_members(call.site);
   if (numbered) call.site.sequence = members.group->next_sequence();
   call.dtype = dtype;

@@ -27,15 +27,15 @@
 namespace freescale {
 
 // torch.distributed's view of one process group: checks arguments, makes a plan of them, hands it
-// to the process's engine, and returns a Work. Thread-safe; no call but the constructor,
-// monitoredBarrier() and the closing ones blocks.
+// to the process's engine, and returns a Work. Thread-safe; no call but the constructor (or, where
+// Options::eager is off, the first call), monitoredBarrier() and the closing ones blocks.
 //
-// The implementation is spread by family: exchanges.cc, reductions.cc, point_to_point.cc,
+// The implementation is spread by family: connecting.cc, exchanges.cc, reductions.cc, point_to_point.cc,
 // coalescing.cc, monitored_barrier.cc, split.cc.
 class Backend final : public c10d::Backend {
  public:
-  // Meets the other members through `store` and connects to them; blocks until all are there or the
-  // options' timeout has passed. The options are copied.
+  // Meets the other members through `store` and connects to them, now or with the first call; blocks
+  // until all are there or the options' timeout has passed. The options are copied.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
           const c10::intrusive_ptr<BackendOptions>& options);
   ~Backend() override;
@@ -51,8 +51,8 @@ class Backend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override;
-  // How each member is reached, and why.
-  const std::vector<LinkReport>& links() const { return links_; }
+  // How each member is reached, and why; empty before they are connected.
+  std::vector<LinkReport> links() const;
   int split_count() const { return split_count_.load(); }
 
   // Both end all operations of the group, here and at the peers. shutdown() waits before for those
@@ -132,10 +132,16 @@ class Backend final : public c10d::Backend {
   // What an open group has and a closed one has not.
   struct Members {
     std::shared_ptr<ProcessEngine> process;
-    std::shared_ptr<Group> group;
+    std::shared_ptr<Group> group;  // null until connected
   };
   // How launch() hands the finished request over.
   using Submit = std::function<void(Engine&, Request)>;
+
+  // connecting.cc
+  void ensure_connected();
+  void connect();
+  void refuse_to_connect(const std::string& reason);
+  std::shared_ptr<GroupContext> context() const;  // null until connected
 
   // The beginning of every call: refuses it when the group cannot be used, and takes its number.
   Call begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds timeout, bool async_op,
@@ -231,10 +237,13 @@ class Backend final : public c10d::Backend {
   // This group's own part of the store it was made with.
   const c10::intrusive_ptr<c10d::Store> store_;
   const Environment environment_;
-  std::vector<LinkReport> links_;
-  HostMap hosts_;
   // What combines CUDA tensors for this group; null: itself.
   c10::intrusive_ptr<c10d::Backend> device_reducer_;
+  std::mutex connecting_;  // held while one thread connects; before mutex_
+
+  // Written once, by connect(), under mutex_; calls read them after that.
+  std::vector<LinkReport> links_;
+  HostMap hosts_;
   std::shared_ptr<GroupContext> context_;
 
   mutable std::mutex mutex_;  // guards the rest

@@ -50,12 +50,15 @@ void bind_options(py::module_& module) {
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(
       module, "Options", "Settings of one process group.")
       .def(py::init([](int priority, std::chrono::milliseconds timeout,
-                       std::optional<Microseconds> aging, std::optional<std::string> reductions) {
+                       std::optional<Microseconds> aging, std::optional<std::string> reductions,
+                       bool eager) {
              return c10::make_intrusive<Options>(priority_from(priority), timeout,
-                                                 checked_aging(aging), std::move(reductions));
+                                                 checked_aging(aging), std::move(reductions),
+                                                 eager);
            }),
            py::arg("priority") = 0, py::arg("timeout") = kBackendDefaultTimeout,
-           py::arg("aging") = py::none(), py::arg("reductions") = py::none())
+           py::arg("aging") = py::none(), py::arg("reductions") = py::none(),
+           py::arg("eager") = true)
       .def_property(
           "priority", [](const Options& self) { return static_cast<int>(self.priority); },
           [](Options& self, int priority) { self.priority = priority_from(priority); },
@@ -70,6 +73,9 @@ void bind_options(py::module_& module) {
       .def_readwrite("reductions", &Options::reductions,
                      "Who combines CUDA tensors, \"nccl\" or \"exchange\". None: NCCL where there "
                      "is one.")
+      .def_readwrite("eager", &Options::eager,
+                     "Whether a group's members are connected when it is made, or by the first call "
+                     "that each makes on it.")
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def(
           "__deepcopy__",
@@ -85,8 +91,8 @@ void bind_backend(py::module_& module) {
                     const c10::intrusive_ptr<BackendOptions>&>(),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>(),
-           "Connects to the other members; blocks until all are there or the options' timeout has "
-           "passed.")
+           "Connects to the other members, now or with the first call; blocks until all are there or "
+           "the options' timeout has passed.")
       .def_property_readonly("options", &Backend::live_options, "The group's settings.")
       .def("get_error", &Backend::getError, "What went wrong first on this group, if anything.")
       .def(
@@ -106,7 +112,7 @@ void bind_backend(py::module_& module) {
             }
             return links;
           },
-          "(rank, transport, why) for every member.");
+          "(rank, transport, why) for every member; empty before they are connected.");
 
   module.def("_set_ucx_candidates", &ProcessEngine::set_ucx_candidates, py::arg("paths"),
              "Sets where else UCX may be: paths of libucp.so.0.");

@@ -19,11 +19,12 @@ struct BackendOptions final : c10d::Backend::Options {
   explicit BackendOptions(Priority priority = Priority::kNormal,
                           std::chrono::milliseconds timeout = kBackendDefaultTimeout,
                           std::optional<std::chrono::microseconds> aging = std::nullopt,
-                          std::optional<std::string> reductions = std::nullopt)
+                          std::optional<std::string> reductions = std::nullopt, bool eager = true)
       : c10d::Backend::Options("freescale", timeout),
         priority(priority),
         aging(aging),
-        reductions(std::move(reductions)) {}
+        reductions(std::move(reductions)),
+        eager(eager) {}
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
   c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
@@ -37,6 +38,8 @@ struct BackendOptions final : c10d::Backend::Options {
   std::optional<std::chrono::microseconds> aging;
   // Who combines CUDA tensors, "nccl" or "exchange"; unset: NCCL where there is one.
   std::optional<std::string> reductions;
+  // Whether the members are connected when the group is made, or by their first calls.
+  bool eager;
 };
 
 }  // namespace freescale

@@ -23,6 +23,10 @@ class Options(_C.Options):
             ATen's kernels in rank order, so that all ranks and runs get the same bits; every rank
             receives all it combines, which costs memory and bytes (see ``docs/cuda.md``). None:
             NCCL where torch has it. CPU tensors are always combined by exchanges.
+        eager: Whether the members are connected when the group is made. Else by the first call that
+            each of them makes on it, of whichever kind, which waits until all have made one; a
+            group that nobody uses costs no connections then, and errors of connecting come later.
+            All members must give the same.
 
     Raises:
         TypeError: An argument has the wrong type, or there is no option of that name.
@@ -39,24 +43,27 @@ class Options(_C.Options):
         priority: int = Priority.NORMAL,
         aging: timedelta | None = None,
         reductions: str | None = None,
+        eager: bool = True,
     ) -> None:
         chosen = as_priority(priority)
         if aging is not None:
             _check_aging(aging)
         if reductions not in (None, "nccl", "exchange"):
             raise ValueError(f"reductions must be 'nccl', 'exchange' or None, got {reductions!r}")
-        super().__init__(priority=chosen, aging=aging, reductions=reductions)
+        if not isinstance(eager, bool):
+            raise TypeError(f"eager must be a bool, got {eager!r}")
+        super().__init__(priority=chosen, aging=aging, reductions=reductions, eager=eager)
 
     def __reduce__(self) -> tuple[Callable[..., "Options"], tuple[object, ...]]:
         """What pickle keeps: for groups that are made in other processes."""
-        return _remade, (int(self.priority), self.aging, self.reductions)
+        return _remade, (int(self.priority), self.aging, self.reductions, self.eager)
 
     def __repr__(self) -> str:
-        """For example ``Options(priority=Priority.URGENT, aging=None, reductions=None)``."""
+        """``Options(priority=Priority.URGENT, aging=None, reductions=None, eager=True)``."""
         priority = as_priority(self.priority)
         return (
             f"Options(priority=Priority.{priority.name}, aging={self.aging!r},"
-            f" reductions={self.reductions!r})"
+            f" reductions={self.reductions!r}, eager={self.eager})"
         )
 
 
@@ -67,5 +74,5 @@ def _check_aging(aging: timedelta) -> None:
         raise ValueError(f"aging must be longer than zero, got {aging}")
 
 
-def _remade(priority: int, aging: timedelta | None, reductions: str | None) -> Options:
-    return Options(priority=priority, aging=aging, reductions=reductions)
+def _remade(priority: int, aging: timedelta | None, reductions: str | None, eager: bool) -> Options:
+    return Options(priority=priority, aging=aging, reductions=reductions, eager=eager)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.freescale_only
         ({"aging": 0.1}, TypeError, "aging must be a datetime.timedelta, got 0.1"),
         ({"aging": timedelta(0)}, ValueError, "aging must be longer than zero, got 0:00:00"),
         ({"reductions": "gloo"}, ValueError, "must be 'nccl', 'exchange' or None, got 'gloo'"),
+        ({"eager": "no"}, TypeError, "eager must be a bool, got 'no'"),
         ({"ageing": timedelta(1)}, TypeError, "ageing"),
     ],
 )
@@ -49,13 +50,13 @@ def test_options_can_be_copied() -> None:
 
 
 def test_options_can_be_pickled() -> None:
-    options = fs.Options(
-        priority=fs.Priority.LOW, aging=timedelta(milliseconds=30), reductions="exchange"
-    )
+    aging = timedelta(milliseconds=30)
+    options = fs.Options(priority=fs.Priority.LOW, aging=aging, reductions="exchange", eager=False)
     sent = pickle.loads(pickle.dumps(options))
-    assert (sent.priority, sent.aging) == (fs.Priority.LOW, timedelta(milliseconds=30))
-    aging = repr(timedelta(milliseconds=30))
-    assert repr(sent) == f"Options(priority=Priority.LOW, aging={aging}, reductions='exchange')"
+    assert (sent.priority, sent.aging) == (fs.Priority.LOW, aging)
+    assert repr(sent) == (
+        f"Options(priority=Priority.LOW, aging={aging!r}, reductions='exchange', eager=False)"
+    )
 
 
 def check_copied_options(rank: int, size: int) -> None:

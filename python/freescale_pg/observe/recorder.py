@@ -24,7 +24,7 @@ from freescale_pg.balance.cost import Linear, Quadratic
 from freescale_pg.balance.imbalance import EpochBalance
 from freescale_pg.balance.sampler import BalancedBatchSampler
 from freescale_pg.balance.workload import Workload
-from freescale_pg.observe.clocks import ClockOffset, measure_offsets
+from freescale_pg.observe.clocks import ClockDrift, ClockOffset, measure_offsets
 from freescale_pg.observe.meter import BubbleMeter
 from freescale_pg.observe.report import step_fields
 from freescale_pg.observe.run_files import (
@@ -182,7 +182,8 @@ class RunRecorder:
         """Writes what there is, and the trace."""
         recording = finish(self._log, self._rank, self._begin)
         path = trace_path(self._directory, self._rank)
-        clock, zero = self._clock, self._agreed.zero
+        # Compared once: at the end of the block other ranks may have failed, or be elsewhere.
+        clock, zero = ClockDrift(self._clock), self._agreed.zero
         write_json(path, trace_document([recording], [clock], zero))
         trace = {"file": path.name, "events": len(recording.slices), "dropped": recording.dropped}
         self._write(state, error, trace)
@@ -224,7 +225,7 @@ class RunRecorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "backend": dist.get_backend(group),
-            "clock": asdict(self._clock),
+            "clock": {"offset_ns": self._clock.offset_ns, "error_ns": self._clock.error_ns},
             "links": _links(group),
             "workload": None if self._sampler is None else _workload(self._sampler.workload()),
         }

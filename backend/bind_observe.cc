@@ -10,6 +10,7 @@
 #include <pybind11/stl.h>
 
 #include "backend/blocked_thread.h"
+#include "backend/device_step_meter.h"
 #include "cpp/scheduler/event_log.h"
 #include "cpp/scheduler/step_meter.h"
 
@@ -143,6 +144,48 @@ void bind_steps(py::module_& module) {
                              "How many waits were too many to be kept.");
 }
 
+// As StepMeter in Python. Calls of the driver may take long, and need nothing of Python's.
+void bind_device_steps(py::module_& module) {
+  using Released = py::call_guard<py::gil_scoped_release>;
+  py::class_<DeviceStepMeter, std::shared_ptr<DeviceStepMeter>>(
+      module, "DeviceStepMeter", "Measures the steps of a training as a CUDA device takes them.")
+      .def(py::init([](size_t keep, int device) {
+             const auto index = static_cast<c10::DeviceIndex>(device);
+             return DeviceStepMeter::create(keep, c10::Device(c10::kCUDA, index));
+           }),
+           py::arg("keep"), py::arg("device"),
+           "Remembers so many steps, the last ones, on the device of that number.")
+      .def(
+          "__enter__",
+          [](DeviceStepMeter& self) {
+            TORCH_CHECK(self.begin(thread_number()), "step ", self.number(),
+                        " of this BubbleMeter has not ended yet");
+          },
+          Released())
+      .def(
+          "__exit__",
+          [](DeviceStepMeter& self, const py::object& kind, const py::object&, const py::object&) {
+            const bool well = kind.is_none();
+            const py::gil_scoped_release released;
+            self.end(well);
+          },
+          py::arg("kind"), py::arg("error"), py::arg("traceback"))
+      .def(
+          "begin_load", [](DeviceStepMeter& self) { self.begin_load(thread_number()); }, Released(),
+          "A thread waits for the loader.")
+      .def(
+          "end_load",
+          [](DeviceStepMeter& self, Nanoseconds, bool well) {
+            self.end_load(well, thread_number());
+          },
+          py::arg("begin"), py::arg("well"), Released(),
+          "It has waited; that counts if it got something.")
+      .def("times", &DeviceStepMeter::times, Released(),
+           "Of the steps that are remembered, oldest first; waits until the device has taken them.")
+      .def_property_readonly("dropped", &DeviceStepMeter::dropped,
+                             "How many waits were too many to be kept.");
+}
+
 void bind_threads(py::module_& module) {
   module.def(
       "note_join",
@@ -168,6 +211,7 @@ void bind_threads(py::module_& module) {
 void bind_observe(py::module_& module) {
   bind_events(module);
   bind_steps(module);
+  bind_device_steps(module);
   bind_threads(module);
 }
 

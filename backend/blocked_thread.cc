@@ -26,6 +26,8 @@ BlockedThread::~BlockedThread() {
   if (outermost_) blocked_threads.fetch_sub(1, std::memory_order_release);
 }
 
+bool BlockedThread::is_here() { return depth > 0; }
+
 int BlockedThread::count() { return blocked_threads.load(std::memory_order_acquire); }
 
 }  // namespace freescale

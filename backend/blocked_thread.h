@@ -17,6 +17,8 @@ class BlockedThread {
   BlockedThread& operator=(const BlockedThread&) = delete;
 
   bool is_outermost() const { return outermost_; }
+  // Whether the calling thread is in wait().
+  static bool is_here();
   // How many threads of this process are in wait() now.
   static int count();
 

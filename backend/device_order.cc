@@ -43,7 +43,9 @@ void DeviceOrder::do_rest_once(const std::function<void()>& rest) {
   if (!first) rest_->block(current_stream(device_));
 }
 
-void DeviceOrder::finish() {
+void DeviceOrder::finish(Nanoseconds ready, Nanoseconds end) {
+  times_ = {ready, end};
+  over_.store(true, std::memory_order_release);
   std::shared_ptr<cuda::CudaCall> call;
   {
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,8 +53,16 @@ class DeviceOrder {
   // is the first.
   void do_rest_once(const std::function<void()>& rest);
 
-  // The call is over on the host: its memory is let go of.
-  void finish();
+  // The call is over on the host: its memory is let go of. `ready` is OpResult::ready, `end` now.
+  void finish(Nanoseconds ready, Nanoseconds end);
+  // When it was, for those who have kept this and not the Work, whose tensors are in the way.
+  struct Times {
+    Nanoseconds ready = 0;
+    Nanoseconds end = 0;
+  };
+  std::optional<Times> times() const {
+    return over_.load(std::memory_order_acquire) ? std::optional(times_) : std::nullopt;
+  }
   // For the completion of a call, while the engine exists: runs `task` where calls of the driver
   // may be made, with a stream of its own current, on which nothing waits.
   void after_completion(std::function<void()> task) const;
@@ -65,7 +74,9 @@ class DeviceOrder {
   Completion submitted_;
   std::once_flag rest_done_;
   std::optional<c10::Event> rest_;  // recorded once that is set
-  std::mutex mutex_;                // guards call_
+  Times times_;                     // written before over_ is set
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;  // guards call_
   std::shared_ptr<cuda::CudaCall> call_;
 };
 

@@ -144,6 +144,13 @@ void bind_statistics(py::module_& module) {
   module.def("statistics", &ProcessEngine::statistics,
              "Totals of this process by operation and priority.",
              py::call_guard<py::gil_scoped_release>());
+  py::class_<LinkStatistics>(module, "LinkStatistics",
+                             "What has travelled between this rank and another one.")
+      .def_readonly("peer", &LinkStatistics::peer, "Of all ranks.")
+      .def_readonly("bytes_sent", &LinkStatistics::bytes_sent)
+      .def_readonly("bytes_received", &LinkStatistics::bytes_received);
+  module.def("link_statistics", &ProcessEngine::link_statistics,
+             "Totals of this process by the other rank.", py::call_guard<py::gil_scoped_release>());
   module.def("reset_statistics", &ProcessEngine::reset_statistics, "Sets all totals to zero.",
              py::call_guard<py::gil_scoped_release>());
 }

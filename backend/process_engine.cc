@@ -22,7 +22,9 @@ std::atomic<int> fork_generation{0};
 struct Registry {
   std::mutex mutex;
   std::weak_ptr<ProcessEngine> current;
-  std::vector<OpStatistics> retired;  // of engines that are gone
+  // Of engines that are gone.
+  std::vector<OpStatistics> retired;
+  std::vector<LinkStatistics> retired_links;
 };
 
 // Never destroyed: groups may be dropped after the destructors of static objects have run.
@@ -68,6 +70,22 @@ std::vector<std::string>& known_ucx_candidates() {
 std::vector<std::string> ucx_candidates() {
   const std::lock_guard lock(ucx_candidates_mutex);
   return known_ucx_candidates();
+}
+
+std::vector<LinkStatistics> add_up(const std::vector<LinkStatistics>& one,
+                                   const std::vector<LinkStatistics>& other) {
+  std::map<int, LinkStatistics> sums;
+  for (const auto* rows : {&one, &other}) {
+    for (const LinkStatistics& row : *rows) {
+      LinkStatistics& sum = sums[row.peer];
+      sum.peer = row.peer;
+      sum.bytes_sent += row.bytes_sent;
+      sum.bytes_received += row.bytes_received;
+    }
+  }
+  std::vector<LinkStatistics> rows;
+  for (const auto& [peer, sum] : sums) rows.push_back(sum);
+  return rows;
 }
 
 std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
@@ -146,9 +164,11 @@ ProcessEngine::~ProcessEngine() {
     return;
   }
   const std::vector<OpStatistics> totals = engine_->statistics().snapshot();
+  const std::vector<LinkStatistics> links = engine_->statistics().links();
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
     registry().retired = add_up(registry().retired, totals);
+    registry().retired_links = add_up(registry().retired_links, links);
   }
   engine_.reset();  // the device after it, which its calls use
 }
@@ -221,10 +241,18 @@ std::vector<OpStatistics> ProcessEngine::statistics() {
   return add_up(registry().retired, process->engine_->statistics().snapshot());
 }
 
+std::vector<LinkStatistics> ProcessEngine::link_statistics() {
+  const std::shared_ptr<ProcessEngine> process = current();
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  if (process == nullptr) return registry().retired_links;
+  return add_up(registry().retired_links, process->engine_->statistics().links());
+}
+
 void ProcessEngine::reset_statistics() {
   const std::shared_ptr<ProcessEngine> process = current();
   std::lock_guard<std::mutex> lock(registry().mutex);
   registry().retired.clear();
+  registry().retired_links.clear();
   if (process != nullptr) process->engine_->statistics().reset();
 }
 

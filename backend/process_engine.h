@@ -37,6 +37,7 @@ class ProcessEngine {
 
   // Totals of this process, those of engines that are gone included.
   static std::vector<OpStatistics> statistics();
+  static std::vector<LinkStatistics> link_statistics();
   static void reset_statistics();
 
   ~ProcessEngine();

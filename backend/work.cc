@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include <ATen/core/jit_type.h>
@@ -193,7 +194,7 @@ void Work::complete(const OpResult& result) noexcept {
   finish(status_.ok() ? nullptr : make_exception(status_));
   completion_.set();
   if (order_ != nullptr) {
-    order_->finish();
+    order_->finish(ready_, end_);
     context_->note_over(this);
   }
   settle_future();
@@ -234,8 +235,32 @@ bool Work::wait_on_host(std::chrono::milliseconds timeout) {
   return true;
 }
 
+AwaitedCall Work::awaited_call() const {
+  AwaitedCall call{call_.site.op, call_.priority, {}, order_};
+  if (order_ == nullptr) {
+    const Nanoseconds now = now_ns();
+    call.times =
+        completion_.is_set() ? DeviceOrder::Times{ready_, end_} : DeviceOrder::Times{now, now};
+  }
+  return call;
+}
+
 bool Work::wait(std::chrono::milliseconds timeout) {
-  if (order_ == nullptr) return wait_on_host(timeout);
+  std::optional<StreamWait> measured;
+  // Nobody waits for what is over, and a completion that runs inside another wait is part of that.
+  if (StreamWait::any_meter() && !completion_.is_set() && !BlockedThread::is_here()) {
+    measured.emplace(on_device());
+  }
+  if (on_device()) {
+    wait_on_device(timeout);
+  } else {
+    wait_on_host(timeout);
+  }
+  if (measured.has_value()) measured->over({awaited_call()});
+  return true;
+}
+
+void Work::wait_on_device(std::chrono::milliseconds timeout) {
   if (timeout != kNoTimeout) {
     wait_on_host(timeout);
   } else if (order_->submits_ahead()) {
@@ -245,7 +270,6 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   if (completion_.is_set()) context_->note_over(this);  // it may have missed that
   if (completion_.is_set() && !status_.ok()) throw_status(status_);
   order_stream();
-  return true;
 }
 
 void Work::order_stream() {
@@ -323,7 +347,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   }
   if (settle_here) {
     settle(*future_);
-  } else if (order_ == nullptr) {
+  } else {
     note_future_in_backward(c10::intrusive_ptr<Work>::reclaim_copy(this));
   }
   return future_;

@@ -9,6 +9,7 @@
 
 #include "backend/call.h"
 #include "backend/device_order.h"
+#include "backend/device_step_meter.h"
 #include "backend/group_context.h"
 #include "backend/staging.h"
 #include "cpp/scheduler/completion.h"
@@ -42,6 +43,10 @@ class Work final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Blocks like wait(), but returns what went wrong.
   Status outcome();
+  // For those who measure what streams wait for.
+  AwaitedCall awaited_call() const;
+  // Of a call on CUDA tensors, for which streams wait.
+  bool on_device() const { return order_ != nullptr; }
   // For a thread that waited by other means than this class: from `begin` to `end`, or to the end
   // of the call if that was sooner. Returns which.
   Nanoseconds note_awaited(Nanoseconds begin, Nanoseconds end) const;
@@ -72,6 +77,7 @@ class Work final : public c10d::Work {
   bool wait_in_turns(Engine& engine, Completion& completion, Deadline deadline);
   bool wait_until_set(Completion& completion, std::chrono::milliseconds timeout);
   bool wait_on_host(std::chrono::milliseconds timeout);
+  void wait_on_device(std::chrono::milliseconds timeout);
   void order_stream();
   void do_rest_on_stream();
   void settle_future();

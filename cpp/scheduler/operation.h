@@ -99,6 +99,9 @@ struct Operation {
   PathSet paths;           // that its messages took so far
   Status late;             // see OpResult
   bool submitted = false;  // Request::on_submitted was called
+  // Of the ranks that it sends to from device memory: whether a look has missed one, or found all.
+  bool devices_awaited = false;
+  bool devices_came = false;
 
   OpKind kind() const { return request.plan.signature.op; }
   // Whether messages with bytes in them lie in device memory.

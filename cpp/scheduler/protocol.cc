@@ -363,14 +363,22 @@ void Protocol::one_done(Operation& operation) {
   if (--operation.pending == 0) finish(operation, {});
 }
 
+void Protocol::count_bytes(const Operation& operation) {
+  const Group& group = *operation.request.group;
+  moved_.clear();
+  for (const Outgoing& out : operation.outgoing) {
+    moved_.push_back({group.global_rank(out.rank), out.bytes, 0});
+  }
+  for (const Incoming& in : operation.incoming) {
+    moved_.push_back({group.global_rank(in.rank), 0, in.bytes});
+  }
+  statistics_.count_bytes(operation.kind(), operation.request.priority, moved_);
+}
+
 void Protocol::finish(Operation& operation, Status status) {
   OpResult result;
   if (status.ok()) {
-    uint64_t sent = 0;
-    uint64_t received = 0;
-    for (const Outgoing& out : operation.outgoing) sent += out.bytes;
-    for (const Incoming& in : operation.incoming) received += in.bytes;
-    statistics_.count_bytes(operation.kind(), operation.request.priority, sent, received);
+    count_bytes(operation);
     if (operation.kind() == OpKind::kRecv) result.source = operation.incoming[0].rank;
   }
   result.status = std::move(status);

@@ -193,11 +193,13 @@ class Protocol {
 
   // For those who look on.
   void hear_of_one(Operation& operation) const;
+  static void look_for_devices(Operation& operation, Nanoseconds now);
   template <typename Part>
   void note_message(EventKind kind, const Part& part) const;
 
   // Ends.
   void one_done(Operation& operation);
+  void count_bytes(const Operation& operation);
   void finish(Operation& operation, Status status);
   void fail(Operation& operation, Status status);
   void give_up(Operation& operation, const std::string& reason);
@@ -265,7 +267,8 @@ class Protocol {
   Nanoseconds copied_ = 0;                   // when copies last had a turn beside chunks
   Nanoseconds taken_[kPriorityLevels] = {};  // when chunks of the level were last taken from lanes
   std::vector<Finished> finished_;
-  std::vector<Segment> pieces_;  // scratch of put_next
+  std::vector<Segment> pieces_;        // scratch of put_next
+  std::vector<LinkStatistics> moved_;  // scratch of count_bytes
   Deadline earliest_deadline_ = Deadline::never();
   Nanoseconds retry_at_ = Link::kNoRetry;
   std::vector<uint64_t> device_operations_;  // tokens

@@ -157,6 +157,7 @@ void Protocol::hear_of_arrived() {
 // Whether anything has changed. May end the operation.
 bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   operation.request.device->pace(now);
+  look_for_devices(operation, now);
   DevicePoll poll;
   poll_staged(poll, operation);
   for (Outgoing& out : operation.outgoing) {
@@ -195,6 +196,23 @@ bool Protocol::poll_device_operation(Operation& operation, Nanoseconds now) {
   const bool changed = submitted || poll.over > 0 || poll.sent_on > 0;
   if (operation.pending == 0) finish(operation, {});
   return changed;
+}
+
+// As hear_of_one() is for hosts: the host of a rank may have called long before its stream comes to
+// the call. What the first look finds at which all are known came before.
+void Protocol::look_for_devices(Operation& operation, Nanoseconds now) {
+  if (operation.devices_came) return;
+  bool known = true;
+  bool came = true;
+  for (const Outgoing& out : operation.outgoing) {
+    if (!out.in_device() || out.state == Outgoing::State::kDone) continue;
+    known = known && out.transfer != nullptr &&
+            out.transfer->state() != DeviceTransfer::State::kWaiting;
+    came = came && known && out.transfer->peer_has_come();
+  }
+  if (came && operation.devices_awaited) operation.ready = now;
+  operation.devices_came = came;
+  operation.devices_awaited = operation.devices_awaited || known;
 }
 
 // Messages to and from other hosts, where they are between the device and the host's memory.

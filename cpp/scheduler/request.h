@@ -23,7 +23,8 @@ struct OpResult {
   int source = kAnySource;  // group rank the message came from (receives); kAnySource otherwise
   PathSet paths = {};       // so far, when it failed
   // When the last of the ranks that it waited for had come to it, as far as this rank knew; when it
-  // failed, if one had not come by then. 0: all were there when this rank first looked.
+  // failed, if one had not come by then. 0: all were there when this rank first looked. Of device
+  // memory: when the streams of those that it sends to had come, too.
   Nanoseconds ready = 0;
 };
 

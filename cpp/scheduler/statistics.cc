@@ -11,10 +11,18 @@ void Statistics::count_call(OpKind op, Priority priority) {
   ++cell(op, priority).calls;
 }
 
-void Statistics::count_bytes(OpKind op, Priority priority, uint64_t sent, uint64_t received) {
+void Statistics::count_bytes(OpKind op, Priority priority, std::span<const LinkStatistics> moved) {
   std::lock_guard<std::mutex> lock(mutex_);
-  cell(op, priority).bytes_sent += sent;
-  cell(op, priority).bytes_received += received;
+  OpStatistics& total = cell(op, priority);
+  for (const LinkStatistics& each : moved) {
+    if (each.bytes_sent == 0 && each.bytes_received == 0) continue;
+    total.bytes_sent += each.bytes_sent;
+    total.bytes_received += each.bytes_received;
+    LinkStatistics& link = links_[each.peer];
+    link.peer = each.peer;
+    link.bytes_sent += each.bytes_sent;
+    link.bytes_received += each.bytes_received;
+  }
 }
 
 void Statistics::count_blocked(OpKind op, Priority priority, Nanoseconds time) {
@@ -42,8 +50,16 @@ std::vector<OpStatistics> Statistics::snapshot() const {
   return used;
 }
 
+std::vector<LinkStatistics> Statistics::links() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<LinkStatistics> used;
+  for (const auto& [peer, link] : links_) used.push_back(link);
+  return used;
+}
+
 void Statistics::reset() {
   std::lock_guard<std::mutex> lock(mutex_);
+  links_.clear();
   for (auto& row : cells_) {
     for (OpStatistics& cell : row) cell = {};
   }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "cpp/base/clock.h"
@@ -21,16 +23,26 @@ struct OpStatistics {
   Nanoseconds in_flight = 0;    // from the call to completion
 };
 
+// What has travelled between this rank and another one since the start or the last reset.
+struct LinkStatistics {
+  int peer = 0;                 // of all ranks
+  uint64_t bytes_sent = 0;      // payloads, as in OpStatistics
+  uint64_t bytes_received = 0;  // likewise
+};
+
 // Thread-safe counters. The engine counts bytes; the layer that knows what the user called counts
 // calls, blocked and in-flight time (an all_reduce is several exchanges but one call).
 class Statistics {
  public:
   void count_call(OpKind op, Priority priority);
-  void count_bytes(OpKind op, Priority priority, uint64_t sent, uint64_t received);
+  // Of one operation; a peer may come several times.
+  void count_bytes(OpKind op, Priority priority, std::span<const LinkStatistics> moved);
   void count_blocked(OpKind op, Priority priority, Nanoseconds time);
   void count_in_flight(OpKind op, Priority priority, Nanoseconds time);
   // Only the cells that were used, by op and priority.
   std::vector<OpStatistics> snapshot() const;
+  // Only the peers that something was sent to or received from, by rank.
+  std::vector<LinkStatistics> links() const;
   void reset();
 
  private:
@@ -38,6 +50,7 @@ class Statistics {
 
   mutable std::mutex mutex_;
   OpStatistics cells_[static_cast<int>(OpKind::kCount)][kPriorityLevels];
+  std::map<int, LinkStatistics> links_;  // by peer
 };
 
 }  // namespace freescale

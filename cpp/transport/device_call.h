@@ -32,6 +32,10 @@ class DeviceTransfer {
   // Whether it still needs the other rank to come to its end: then it fails if that is lost.
   virtual bool needs_peer() = 0;
 
+  // Whether the other rank's stream has come to the message; false until that is known. A receiver
+  // only knows when its last byte has arrived, so there it is true.
+  virtual bool peer_has_come() = 0;
+
   // What the other end is to be told now; false if nothing.
   virtual bool take_news(std::vector<std::byte>* news) = 0;
   // What it has told. Nonsense is an error.

@@ -15,7 +15,9 @@ import typing
 __all__: list[str] = [
     "Backend",
     "BlockedTime",
+    "DeviceStepMeter",
     "Event",
+    "LinkStatistics",
     "OpStatistics",
     "Options",
     "StepMeter",
@@ -23,6 +25,7 @@ __all__: list[str] = [
     "TraceLog",
     "blocked_threads",
     "flight_dump",
+    "link_statistics",
     "note_join",
     "permuted_indices",
     "plan_balance",
@@ -125,6 +128,20 @@ class OpStatistics:
     def op(self) -> str: ...
     @property
     def priority(self) -> int: ...
+
+class LinkStatistics:
+    """
+    What has travelled between this rank and another one.
+    """
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def peer(self) -> int:
+        """
+        Of all ranks.
+        """
 
 class Event:
     """
@@ -279,6 +296,38 @@ class StepMeter:
         How many waits were too many to be kept.
         """
 
+class DeviceStepMeter:
+    """
+    Measures the steps of a training as a CUDA device takes them.
+    """
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: typing.Any, error: typing.Any, traceback: typing.Any) -> None: ...
+    def __init__(
+        self,
+        keep: typing.SupportsInt | typing.SupportsIndex,
+        device: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None:
+        """
+        Remembers so many steps, the last ones, on the device of that number.
+        """
+    def begin_load(self) -> None:
+        """
+        A thread waits for the loader.
+        """
+    def end_load(self, begin: typing.SupportsInt | typing.SupportsIndex, well: bool) -> None:
+        """
+        It has waited; that counts if it got something.
+        """
+    def times(self) -> list[StepTime]:
+        """
+        Of the steps that are remembered, oldest first; waits until the device has taken them.
+        """
+    @property
+    def dropped(self) -> int:
+        """
+        How many waits were too many to be kept.
+        """
+
 def _set_device_reducer_factory(factory: collections.abc.Callable) -> None:
     """
     Sets what makes the backend that combines a new group's CUDA tensors, of store, rank, size and options; it returns None where the group's exchanges are to do it.
@@ -297,6 +346,11 @@ def blocked_threads() -> int:
 def flight_dump() -> str:
     """
     The recorded calls of this process as JSON (see freescale_pg.debug).
+    """
+
+def link_statistics() -> list[LinkStatistics]:
+    """
+    Totals of this process by the other rank.
     """
 
 def note_join(

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from freescale_pg.observe.tracing import trace
     from freescale_pg.operators import all_gather_into_tensor, all_to_all_single
     from freescale_pg.options import Options
-    from freescale_pg.statistics import OpStats, Stats, reset_stats, stats
+    from freescale_pg.statistics import LinkStats, OpStats, Stats, reset_stats, stats
 
 __all__ = [
     "BalancedBatchSampler",
     "BubbleMeter",
     "EmbeddingOverlap",
+    "LinkStats",
     "OnlineBalancer",
     "OpStats",
     "Options",
@@ -64,6 +65,7 @@ _HOMES = {
     "BubbleMeter": "observe.meter",
     "EmbeddingOverlap": "embedding.overlap",
     "OnlineBalancer": "balance.online.balancer",
+    "LinkStats": "statistics",
     "OpStats": "statistics",
     "Options": "options",
     "OverlapPipeline": "embedding.pipeline",

@@ -1,6 +1,6 @@
 """What this process's collectives have cost since the start or the last reset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from freescale_pg._extension import _C
 from freescale_pg._priority import Priority
@@ -30,14 +30,31 @@ class OpStats:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkStats:
+    """Totals of what has travelled between this rank and another one, over all groups.
+
+    Attributes:
+        peer: The other one; of all ranks.
+        bytes_sent: To it: payloads of operations that ended well.
+        bytes_received: From it.
+    """
+
+    peer: int
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """One snapshot.
 
     Attributes:
         ops: The operations that were called, most urgent first, then by name.
+        links: The other ranks that bytes went to or came from, by rank.
     """
 
     ops: list[OpStats]
+    links: list[LinkStats] = field(default_factory=list)
 
     def __str__(self) -> str:
         """A table for people, one line for each operation and priority."""
@@ -78,7 +95,10 @@ def stats() -> Stats:
                 in_flight_seconds=row.in_flight_seconds,
             )
             for row in rows
-        ]
+        ],
+        links=[
+            LinkStats(row.peer, row.bytes_sent, row.bytes_received) for row in _C.link_statistics()
+        ],
     )
 
 

@@ -24,6 +24,7 @@ constexpr size_t kBytes = 20'000;
 class FakeTransfer : public DeviceTransfer {
  public:
   std::function<State()> on_state = [] { return State::kSubmitted; };
+  std::function<bool()> on_peer_has_come = [] { return true; };
   bool abandoned = false;
   // Once it is abandoned, a copy may still come until the peer is lost.
   bool keeps_memory = false;
@@ -35,6 +36,7 @@ class FakeTransfer : public DeviceTransfer {
   }
   Status failure() const override { return Status::system("the fake device failed"); }
   bool needs_peer() override { return true; }
+  bool peer_has_come() override { return on_peer_has_come(); }
   bool take_news(std::vector<std::byte>*) override { return false; }
   Status on_news(std::span<const std::byte> news) override {
     return news.size() == 1 ? Status() : Status::invalid_argument("sent broken news");
@@ -175,6 +177,40 @@ TEST(a_message_that_arrives_ends_its_operation) {
   pair.run();
   CHECK(pair.handle->done);
   CHECK(pair.handle->result.status.ok());
+}
+
+// Its host may have called long before.
+TEST(readiness_is_when_the_stream_of_the_last_rank_had_come) {
+  DeviceMatching pair;
+  pair.call->out->on_peer_has_come = [] { return false; };
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.run();
+  const Nanoseconds before = now_ns();
+  pair.call->out->on_peer_has_come = [] { return true; };
+  pair.run();
+  const Nanoseconds after = now_ns();
+  pair.call->in->on_state = pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
+  pair.run();
+  CHECK(pair.handle->done);
+  CHECK_GE(pair.handle->result.ready, before);
+  CHECK_LE(pair.handle->result.ready, after);
+}
+
+// Who is not known to be missing is not waited for: until then the copy is not submitted.
+TEST(readiness_of_a_stream_that_was_there_at_the_first_look) {
+  DeviceMatching pair;
+  pair.say(pair.header(RecordKind::kGrant), 7);
+  pair.say(pair.header(RecordKind::kAnnounceDevice));
+  pair.call->out->on_peer_has_come = [] { return false; };
+  pair.call->out->on_state = [] { return DeviceTransfer::State::kWaiting; };
+  pair.run();
+  const Nanoseconds before = now_ns();
+  pair.call->out->on_peer_has_come = [] { return true; };
+  pair.call->in->on_state = pair.call->out->on_state = [] { return DeviceTransfer::State::kOver; };
+  pair.run();
+  CHECK(pair.handle->done);
+  CHECK_LT(pair.handle->result.ready, before);
 }
 
 TEST(a_grant_that_makes_no_sense_costs_the_link) {

@@ -261,7 +261,13 @@ TEST(engine_counts_bytes_by_operation_and_priority) {
       CHECK_EQ(cell.bytes_sent, calls * 300'000);
       CHECK_EQ(cell.bytes_received, calls * 300'000);
     }
+    const std::vector<LinkStatistics> links = self.engine().statistics().links();
+    CHECK_EQ(links.size(), 1u);
+    CHECK_EQ(links[0].peer, 1 - self.rank());
+    CHECK_EQ(links[0].bytes_sent, 3u * 300'000);
+    CHECK_EQ(links[0].bytes_received, 3u * 300'000);
     self.engine().statistics().reset();
+    CHECK(self.engine().statistics().links().empty());
     CHECK(self.engine().statistics().snapshot().empty());
     CHECK_OK(self.barrier());
   });

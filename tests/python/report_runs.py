@@ -25,7 +25,7 @@ THREAD = 11
 def write_run(directory: Path, ranks: int = 2, **changes: Any) -> Path:
     """Writes a run, of which ``changes`` are made in each rank's summary."""
     for rank in range(ranks):
-        events = trace_events(rank, f"rank {rank}", slices(rank, ranks), 0)
+        events = trace_events(rank, f"rank {rank}", slices(rank, ranks), lambda at: at)
         write_json(trace_path(directory, rank), {"traceEvents": events})
         write_json(summary_path(directory, rank), {**summary(rank, ranks), **changes})
     return directory

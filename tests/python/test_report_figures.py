@@ -265,7 +265,7 @@ def test_all_paints_are_in_the_palette(run: Run) -> None:
         timeline_figure(lanes, window),
         figures.breakdown_figure(run.bubbles.ranks),
         figures.steps_figure(run.bubbles.ranks),
-        figures.imbalance_figure(run.balance[-1]),
+        figures.imbalance_figure(run.balance[-1], "batches", "dealt in turn"),
         figures.links_figure(traffic_of(run)),
         figures.latency_figure(latencies(run)),
     ]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from freescale_pg.cli.main import main
-from freescale_pg.observe.run_files import summary_path, trace_path
+from freescale_pg.observe.run_files import read_json, summary_path, trace_path, write_json
 from freescale_pg.report.page import render
 from freescale_pg.report.reading import read_run
 from freescale_pg.report.sections import sections_of
+from freescale_pg.report.traffic import traffic_of
 from report_runs import write_run
 
 SECTIONS = ["breakdown", "timeline", "imbalance", "links", "latency", "scaling", "operations"]
@@ -228,3 +229,40 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Not simulated: it needs torch" in (tmp_path / "report.html").read_text()
+
+
+ONLINE = {
+    **{"batches": 4, "skipped": 1, "samples": 200, "samples_moved": 30, "bytes_moved": 4000},
+    **{"before": 1.625, "after": 1.0625, "floor": 1.03125, "recent": [[1.5, 1.25, 1.0]]},
+}
+
+
+def test_an_online_balancer_has_its_section(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, online=ONLINE))
+    sections = {each.name: each for each in sections_of(run)}
+    online = sections["online"]
+    for word in ("1.625 times", "1.062 times once 15.0 % of them had moved", "below 1.031"):
+        assert word in online.lead
+    rows = dict(online.tables[0].rows)
+    assert rows["of which nothing moved"] == "1" and rows["of which moved"].startswith("30, ")
+    assert list(online.figures) == ["online"]
+
+
+@pytest.mark.parametrize("change", [{"samples_moved": 201}, {"after": 0.5}, {"recent": 3}])
+def test_a_damaged_online_balance_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+    run = read_run(write_run(tmp_path, online={**ONLINE, **change}))
+    assert run.online is None and any("the online that rank 0" in each for each in run.missing)
+
+
+def test_links_have_what_was_counted(tmp_path: Path) -> None:
+    """Counters know what traces had no room for; both ends agree."""
+    rows = [{"peer": 1, "bytes_sent": 7_000_000_000, "bytes_received": 0}]
+    write_run(tmp_path)
+    held = read_json(summary_path(tmp_path, 0))
+    write_json(summary_path(tmp_path, 0), {**held, "traffic": rows})
+    run = read_run(tmp_path)
+    links = {(each.source, each.target): each for each in traffic_of(run)}
+    assert links[0, 1].counted_bytes == links[0, 1].total_bytes == 7_000_000_000
+    assert links[1, 0].counted_bytes == 0, "as its receiver counted it"
+    (section,) = [each for each in sections_of(run) if each.name == "links"]
+    assert "from rank 0 to rank 1: 7.00 GB" in section.lead

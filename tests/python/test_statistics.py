@@ -29,6 +29,8 @@ def check_bytes(rank: int, size: int) -> None:
     assert row.calls == 3
     # What a rank keeps for itself does not travel: 3 calls of 10 floats to each other rank.
     assert row.bytes_sent == row.bytes_received == 3 * 10 * 4 * others
+    peers = [peer for peer in range(size) if peer != rank]
+    assert fs.stats().links == [fs.LinkStats(peer, 3 * 10 * 4, 3 * 10 * 4) for peer in peers]
 
     dist.all_gather_into_tensor(torch.empty(size * 7), torch.ones(7))
     row = row_of("all_gather_into_tensor")
@@ -41,6 +43,20 @@ def check_bytes(rank: int, size: int) -> None:
 
     dist.barrier()
     assert row_of("barrier").bytes_sent == 0
+
+
+def check_links(rank: int, size: int) -> None:
+    """By ranks of the job, whatever the group; and after it."""
+    group = dist.new_group([1, 2])
+    dist.barrier()
+    fs.reset_stats()
+    assert fs.stats().links == []
+    if rank != 0:
+        dist.broadcast(torch.ones(6), 2, group=group)
+    expected = [[], [fs.LinkStats(2, 0, 24)], [fs.LinkStats(1, 24, 0)]][rank]
+    assert fs.stats().links == expected
+    dist.destroy_process_group()
+    assert fs.stats().links == expected
 
 
 def check_table(rank: int, size: int) -> None:
@@ -130,6 +146,10 @@ def test_table(launch: Launcher) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_bytes_that_travel(launch: Launcher, size: int) -> None:
     launch(check_bytes, size)
+
+
+def test_links(launch: Launcher) -> None:
+    launch(check_links, 3)
 
 
 def test_names(launch: Launcher) -> None:

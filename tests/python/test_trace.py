@@ -13,7 +13,8 @@ import torch.distributed as dist
 import freescale_pg as fs
 from freescale_pg import _C
 from freescale_pg.observe.chrome import Slice, slice_of, trace_events
-from freescale_pg.observe.clocks import offset_of
+from freescale_pg.observe.clocks import ClockDrift, ClockOffset, offset_of
+from freescale_pg.observe.tracing import Recording, trace_document
 from harness.late import call_last
 from harness.launch import Launcher
 
@@ -89,6 +90,7 @@ def check_written(rank: int, size: int, directory: str) -> None:
     for each in written.about["ranks"]:
         assert each["dropped_events"] == 0
         assert each["clock_offset_ns"] == 0 and each["clock_error_ns"] >= 0  # one host
+        assert each["clock_drift_ppm"] == 0
     assert [name.split(" (")[0] for name in written.processes.values()] == [
         "rank 0",
         "rank 1",
@@ -169,12 +171,15 @@ def test_memory_is_bounded(launch: Launcher, tmp_path: Path) -> None:
 
 def check_error(rank: int, size: int, directory: str) -> None:
     """A rank that leaves the block by an error must not wait for others, which go on elsewhere."""
+    path = Path(directory) / "out.json"
     dist.barrier()
-    if rank == 0:
-        with pytest.raises(KeyError), fs.trace(Path(directory) / "out.json"):
-            dist.barrier()
+    with pytest.raises(KeyError), fs.trace(path if rank == 0 else path.with_name("other.json")):
+        dist.barrier()
+        if rank == 0:
             raise KeyError
-    else:
+        dist.barrier()  # of rank 0's, which is behind its block
+        raise KeyError
+    if rank == 0:
         dist.barrier()
     dist.barrier()
 
@@ -182,9 +187,11 @@ def check_error(rank: int, size: int, directory: str) -> None:
 @pytest.mark.freescale_only
 def test_error_within(launch: Launcher, tmp_path: Path) -> None:
     launch(check_error, 2, str(tmp_path))
-    (path,) = tmp_path.iterdir()
-    assert path.name == "out.rank0.json"
-    assert "calls of barrier" in Written(path).of_rank(0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other.rank1.json",
+        "out.rank0.json",
+    ]
+    assert "calls of barrier" in Written(tmp_path / "out.rank0.json").of_rank(0)
 
 
 def check_failed_call(rank: int, size: int, directory: str) -> None:
@@ -239,6 +246,69 @@ def test_clock_offsets() -> None:
     assert offset_of(1000, 1101, 1100).offset_ns == 51
 
 
+SECOND = 1_000_000_000
+
+
+class SyntheticClock:
+    """A clock that is ahead of the true time, and gets further ahead; in ns."""
+
+    def __init__(self, ahead: int, ppm: int) -> None:
+        self._ahead, self._ppm = ahead, ppm
+
+    def at(self, true: int) -> int:
+        return true + self._ahead + true * self._ppm // 1_000_000
+
+    def compared(self, true: int, trip: int = 20_000) -> ClockOffset:
+        """A round trip around a moment, by a first rank whose clock is the true one."""
+        return offset_of(true - trip // 2, self.at(true), true + trip // 2)
+
+
+CLOCKS = [SyntheticClock(0, 0), SyntheticClock(5 * SECOND, 40), SyntheticClock(-3 * SECOND, -70)]
+
+
+def slice_at(clock: SyntheticClock, begin: int, end: int) -> Slice:
+    return Slice((0, 0, 0, "x"), "call", "x", clock.at(begin), clock.at(end), 0, {})
+
+
+def test_clocks_that_drift() -> None:
+    """What was at one moment on all ranks is so in the trace: at the ends, and in between."""
+    begin, last, moments = 10 * SECOND, 70 * SECOND, [11 * SECOND, 40 * SECOND, 69 * SECOND]
+    drifts = [ClockDrift(each.compared(begin), each.compared(last)) for each in CLOCKS]
+    recordings = [
+        Recording(
+            rank,
+            "host",
+            rank,
+            clock.at(begin),
+            0,
+            [slice_at(clock, moment, moment + 1000) for moment in moments],
+        )
+        for rank, clock in enumerate(CLOCKS)
+    ]
+    written = trace_document(recordings, drifts, begin)
+    shown = [event for event in written["traceEvents"] if event["ph"] == "X"]
+    for rank in range(3):
+        starts = [event["ts"] for event in shown if event["pid"] == rank]
+        assert starts == pytest.approx([(each - begin) / 1e3 for each in moments], abs=0.01)
+    about = written["freescale"]["ranks"]
+    assert [each["clock_drift_ppm"] for each in about] == pytest.approx([0, 40, -70], abs=0.01)
+    assert {each["clock_error_ns"] for each in about} == {10_000}
+    # Compared only at the begin, a clock that drifts by 40 us a second is off by 2.4 ms at the end.
+    once = ClockDrift(CLOCKS[1].compared(begin))
+    assert CLOCKS[1].at(last) - once.offset_at(CLOCKS[1].at(last)) - last == 60 * 40_000
+
+
+def test_one_clock_does_not_drift() -> None:
+    """What two comparisons of the same clock differ by is how long they took."""
+    same = ClockDrift(offset_of(1000, 1030, 1100), offset_of(9000, 9099, 9100))
+    assert (same.rate, same.offset_at(5000), same.error_ns) == (0, 0, 50)
+    # Near at the begin by chance: then the end tells.
+    other = ClockDrift(offset_of(1000, 1030, 1100), offset_of(9000, 10_050, 9100))
+    assert other.offset_at(1030) == -20 and other.offset_at(10_050) == 1000
+    # The clocks were compared at one moment: there is no rate.
+    assert ClockDrift(offset_of(0, 500, 100), offset_of(0, 500, 100)).rate == 0
+
+
 def message(begin: int, end: int, **others: Any) -> SimpleNamespace:
     known = {"kind": "message_in", "op": "broadcast", "priority": -2, "peer": 4, "sequence": 3}
     return SimpleNamespace(
@@ -266,7 +336,7 @@ def test_lanes() -> None:
         slice_in("b", 2, 9000, 9500, late=1000),
         slice_in("a", 1, 5000, 5000),
     ]
-    events = trace_events(3, "rank 3", slices, 4000)
+    events = trace_events(3, "rank 3", slices, lambda at: at - 4000)
     names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert names == ["a", "b", "b (2)"]
     shown = [

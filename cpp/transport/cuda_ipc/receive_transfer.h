@@ -52,6 +52,7 @@ class ReceiveTransfer final : public DeviceTransfer,
   State state() override;
   Status failure() const override;
   bool needs_peer() override;
+  bool peer_has_come() override { return true; }
   bool take_news(std::vector<std::byte>* news) override;
   Status on_news(std::span<const std::byte> news) override;
   void abandon() override;

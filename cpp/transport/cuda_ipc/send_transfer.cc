@@ -218,6 +218,11 @@ bool SendTransfer::needs_peer() {
   return peer_ready_.has_value() && !peer_ready_->reached();
 }
 
+bool SendTransfer::peer_has_come() {
+  if (over_) return true;
+  return phase_.load() == Phase::kSubmitted && (!peer_ready_.has_value() || peer_ready_->reached());
+}
+
 bool SendTransfer::take_news(std::vector<std::byte>* news) {
   const auto tell = [news](bool& told, const NewsOfCopy& what) {
     if (std::exchange(told, true)) return false;

@@ -45,6 +45,7 @@ class SendTransfer final : public DeviceTransfer,
   State state() override;
   Status failure() const override;
   bool needs_peer() override;
+  bool peer_has_come() override;
   bool take_news(std::vector<std::byte>* news) override;
   Status on_news(std::span<const std::byte> news) override;
   void abandon() override;

@@ -105,14 +105,16 @@ def _common(event: Any) -> dict[str, Any]:
     return {"priority": Priority(event.priority).name, "group": f"{event.group:016x}"}
 
 
-def trace_events(rank: int, title: str, slices: Iterable[Slice], clock: int) -> list[TraceEvent]:
+def trace_events(
+    rank: int, title: str, slices: Iterable[Slice], since_zero: Callable[[int], int]
+) -> list[TraceEvent]:
     """Returns the events of one rank.
 
     Args:
         rank: Becomes the process.
         title: Of the process.
         slices: Of the rank, in any order.
-        clock: What the rank's clock showed at the trace's zero; ns.
+        since_zero: Turns a time of the rank's clock into one since the trace's zero; ns.
     """
     by_lane: dict[tuple[int, int, int, str], list[Slice]] = defaultdict(list)
     for each in slices:
@@ -125,7 +127,7 @@ def trace_events(rank: int, title: str, slices: Iterable[Slice], clock: int) -> 
             # A lane with slices at the same time has several rows: viewers want one in the other.
             name = lane[-1] if place == 0 else f"{lane[-1]} ({place + 1})"
             found += _labels(rank, number, "thread", name, number)
-            found += [event for each in row for event in _shown(rank, number, each, clock)]
+            found += [event for each in row for event in _shown(rank, number, each, since_zero)]
     return found
 
 
@@ -141,12 +143,15 @@ def _rows(slices: Sequence[Slice]) -> list[list[Slice]]:
     return rows
 
 
-def _shown(rank: int, lane: int, each: Slice, clock: int) -> Iterable[TraceEvent]:
+def _shown(
+    rank: int, lane: int, each: Slice, since_zero: Callable[[int], int]
+) -> Iterable[TraceEvent]:
     late = max(0, min(each.stragglers_until, each.end) - each.begin)
     # The format has microseconds.
-    where = {"ph": "X", "pid": rank, "tid": lane, "ts": (each.begin - clock) / 1e3}
+    begin, end = since_zero(each.begin), since_zero(each.end)
+    where = {"ph": "X", "pid": rank, "tid": lane, "ts": begin / 1e3}
     arguments = {**each.arguments, "stragglers_ns": late} if late else dict(each.arguments)
-    dur = (each.end - each.begin) / 1e3
+    dur = (end - begin) / 1e3
     yield {**where, "name": each.name, "cat": each.category, "dur": dur, "args": arguments}
     if late:
         yield {**where, "name": "stragglers", "cat": "stragglers", "dur": late / 1e3, "args": {}}

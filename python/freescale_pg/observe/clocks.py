@@ -1,4 +1,4 @@
-"""How far the clocks of the ranks are apart."""
+"""How far the clocks of the ranks are apart, and how fast they drift."""
 
 import time
 from dataclasses import dataclass
@@ -12,15 +12,67 @@ _ROUND_TRIPS = 16
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """What one rank's monotonic clock is ahead of that of the group's first rank.
+    """What one rank's monotonic clock is ahead of that of the group's first rank, at a moment.
 
     Attributes:
-        offset_ns: Ahead by so much, 0 where the clocks may be the same one.
+        measured_ns: Ahead by so much.
         error_ns: At most so much more or less: half of the quickest round trip.
+        at_ns: When, by the clock of the rank.
     """
 
-    offset_ns: int
-    error_ns: int
+    measured_ns: int = 0
+    error_ns: int = 0
+    at_ns: int = 0
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether the clocks may be the same one, as those of processes of a host are."""
+        return abs(self.measured_ns) <= self.error_ns
+
+    @property
+    def offset_ns(self) -> int:
+        """Ahead by so much, 0 where the clocks may be the same one."""
+        return 0 if self.may_be_none else self.measured_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDrift:
+    """How one rank's clock goes beside that of the group's first rank, from two comparisons.
+
+    Quartz clocks of two hosts differ by some 10 us in every second, by a rate that hardly changes
+    in minutes. So what is between the two moments is on a line, and what is beside them is not far
+    from it.
+
+    Attributes:
+        first: Of the begin.
+        last: Of the end; None: the clocks were compared only once.
+    """
+
+    first: ClockOffset
+    last: ClockOffset | None = None
+
+    @property
+    def rate(self) -> float:
+        """By what part of the time that passes the rank's clock gets ahead; 0: it does not."""
+        if self.last is None or self._is_one_clock or self.last.at_ns <= self.first.at_ns:
+            return 0.0
+        passed = self.last.at_ns - self.first.at_ns
+        return (self.last.measured_ns - self.first.measured_ns) / passed
+
+    @property
+    def error_ns(self) -> int:
+        """The larger one of the two comparisons; between them the line is not worse."""
+        return max(each.error_ns for each in (self.first, self.last) if each is not None)
+
+    def offset_at(self, at_ns: int) -> int:
+        """Returns what the rank's clock is ahead when it shows a time; ns."""
+        if self._is_one_clock:
+            return 0
+        return self.first.measured_ns + round(self.rate * (at_ns - self.first.at_ns))
+
+    @property
+    def _is_one_clock(self) -> bool:
+        return self.first.may_be_none and (self.last is None or self.last.may_be_none)
 
 
 def measure_offsets(group: dist.ProcessGroup) -> list[ClockOffset]:
@@ -39,7 +91,7 @@ def measure_offsets(group: dist.ProcessGroup) -> list[ClockOffset]:
         _answer(group)
         return []
     others = [_ask(group, rank) for rank in range(1, group.size())]
-    return [ClockOffset(0, 0), *others]
+    return [ClockOffset(at_ns=time.monotonic_ns()), *others]
 
 
 def offset_of(asked: int, answered: int, heard: int) -> ClockOffset:
@@ -50,9 +102,7 @@ def offset_of(asked: int, answered: int, heard: int) -> ClockOffset:
         answered: When the answer went, by the other clock.
         heard: When it came, by the first clock.
     """
-    offset, error = answered - (asked + heard) // 2, (heard - asked + 1) // 2
-    # Of two processes of one host it is the same clock. Others' are hardly so near by chance.
-    return ClockOffset(0 if abs(offset) <= error else offset, error)
+    return ClockOffset(answered - (asked + heard) // 2, (heard - asked + 1) // 2, answered)
 
 
 def _ask(group: dist.ProcessGroup, rank: int) -> ClockOffset:

@@ -22,9 +22,10 @@ from freescale_pg._extension import _C
 from freescale_pg._group import member_group
 from freescale_pg.balance.cost import Linear, Quadratic
 from freescale_pg.balance.imbalance import EpochBalance
+from freescale_pg.balance.online import OnlineBalancer
 from freescale_pg.balance.sampler import BalancedBatchSampler
 from freescale_pg.balance.workload import Workload
-from freescale_pg.observe.clocks import ClockOffset, measure_offsets
+from freescale_pg.observe.clocks import ClockDrift, ClockOffset, measure_offsets
 from freescale_pg.observe.meter import BubbleMeter
 from freescale_pg.observe.report import step_fields
 from freescale_pg.observe.run_files import (
@@ -64,6 +65,7 @@ def record_run(
     directory: str | PathLike[str],
     *,
     sampler: BalancedBatchSampler | None = None,
+    balancer: OnlineBalancer | None = None,
     keep: int = 10_000,
     capacity: int = _EVENTS,
 ) -> Iterator["RunRecorder"]:
@@ -80,6 +82,7 @@ def record_run(
         directory: Where to; made if it is not there. Ranks of several hosts may have one each,
             whose files are put together afterwards.
         sampler: Whose imbalance is recorded, and the lengths and costs that it deals out.
+        balancer: Whose imbalance is recorded, and what it has moved.
         keep: How many steps are remembered, the last ones.
         capacity: How many events of the trace are, the last ones; of 80 bytes.
 
@@ -100,7 +103,7 @@ def record_run(
     """
     if capacity <= 0:
         raise ValueError(f"capacity must be positive, got {capacity}")
-    recorder = RunRecorder(Path(directory), sampler, keep, capacity)
+    recorder = RunRecorder(Path(directory), sampler, balancer, keep, capacity)
     try:
         yield recorder
     except BaseException as error:
@@ -117,11 +120,17 @@ class RunRecorder:
     """What :func:`record_run` gives to the training; not made directly."""
 
     def __init__(
-        self, directory: Path, sampler: BalancedBatchSampler | None, keep: int, capacity: int
+        self,
+        directory: Path,
+        sampler: BalancedBatchSampler | None,
+        balancer: OnlineBalancer | None,
+        keep: int,
+        capacity: int,
     ) -> None:
         group = member_group(None)
         self._directory = directory
         self._sampler = sampler
+        self._balancer = balancer
         self._meter = BubbleMeter(keep=keep)
         # Begin, end and thread of each step, and begin and end of each load.
         self._spans: deque[tuple[int, int, int]] = deque(maxlen=keep)
@@ -182,13 +191,15 @@ class RunRecorder:
         """Writes what there is, and the trace."""
         recording = finish(self._log, self._rank, self._begin)
         path = trace_path(self._directory, self._rank)
-        clock, zero = self._clock, self._agreed.zero
+        # Compared once: at the end of the block other ranks may have failed, or be elsewhere.
+        clock, zero = ClockDrift(self._clock), self._agreed.zero
         write_json(path, trace_document([recording], [clock], zero))
         trace = {"file": path.name, "events": len(recording.slices), "dropped": recording.dropped}
         self._write(state, error, trace)
 
     def _write(self, state: str, error: str | None, trace: dict[str, Any] | None) -> None:
         self._note_balance()
+        totals = stats()
         held = {
             **self._facts,
             "state": state,
@@ -196,8 +207,10 @@ class RunRecorder:
             "written_unix": time.time(),
             "steps": self._step_rows(),
             "loads": [[self._since_zero(at) for at in load] for load in self._loads],
-            "operations": [asdict(op) for op in stats().ops],
+            "operations": [asdict(op) for op in totals.ops],
+            "traffic": [asdict(link) for link in totals.links],
             "balance": self._balance_rows(),
+            "online": None if self._balancer is None else _online(self._balancer),
             "trace": trace,
         }
         write_json(summary_path(self._directory, self._rank), held)
@@ -224,7 +237,7 @@ class RunRecorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "backend": dist.get_backend(group),
-            "clock": asdict(self._clock),
+            "clock": {"offset_ns": self._clock.offset_ns, "error_ns": self._clock.error_ns},
             "links": _links(group),
             "workload": None if self._sampler is None else _workload(self._sampler.workload()),
         }
@@ -295,6 +308,10 @@ def _links(group: dist.ProcessGroup) -> list[dict[str, Any]]:
         {"peer": peer, "transport": transport, "reason": reason}
         for peer, transport, reason in backend.links()
     ]
+
+
+def _online(balancer: OnlineBalancer) -> dict[str, Any]:
+    return {**asdict(balancer.stats()), "recent": balancer.recent().tolist()}
 
 
 def _workload(workload: Workload) -> dict[str, Any] | None:

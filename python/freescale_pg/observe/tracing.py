@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from freescale_pg._extension import _C
 from freescale_pg._group import member_group
 from freescale_pg.observe.chrome import Slice, TraceEvent, slice_of, trace_events
-from freescale_pg.observe.clocks import ClockOffset, measure_offsets
+from freescale_pg.observe.clocks import ClockDrift, ClockOffset, measure_offsets
 
 _FORMAT = 1
 
@@ -56,9 +57,11 @@ def trace(
     priority. In calls and waits the time until the last rank had come is marked *stragglers*.
     Nothing is recorded, and nothing is paid for it, outside of such blocks.
 
-    At the end the ranks' clocks are compared and all is sent to the group's first rank, which
-    writes the file. If the block raises, other ranks may be elsewhere: then each that leaves it so
-    writes what itself has seen, beside it: ``out.rank3.json`` for ``out.json``.
+    The ranks' clocks are compared at the begin and at the end, so that the times of ranks of other
+    hosts are right in between, however fast their clocks drift. At the end all is sent to the
+    group's first rank, which writes the file. If the block raises, other ranks may be elsewhere:
+    then each that leaves it so writes what itself has seen, beside it: ``out.rank3.json`` for
+    ``out.json``.
 
     Args:
         path: The file; the same on all ranks, or at least given.
@@ -75,15 +78,16 @@ def trace(
     if capacity <= 0:
         raise ValueError(f"capacity must be positive, got {capacity}")
     members = member_group(group)
+    clocks = measure_offsets(members)
     begin = time.monotonic_ns()
     log = _C.TraceLog(capacity)
     try:
         yield
     except BaseException:
         own = finish(log, dist.get_rank(), begin)
-        _write(_beside(Path(path), own.rank), [own], [ClockOffset(0, 0)])
+        _write(_beside(Path(path), own.rank), [own], [ClockDrift(ClockOffset())])
         raise
-    _gather(Path(path), finish(log, dist.get_rank(), begin), members)
+    _gather(Path(path), finish(log, dist.get_rank(), begin), members, clocks)
 
 
 def finish(log: _C.TraceLog, rank: int, begin: int) -> Recording:
@@ -105,50 +109,60 @@ def finish(log: _C.TraceLog, rank: int, begin: int) -> Recording:
     )
 
 
-def _gather(path: Path, own: Recording, group: dist.ProcessGroup) -> None:
-    offsets = measure_offsets(group)
+def _gather(
+    path: Path, own: Recording, group: dist.ProcessGroup, first: Sequence[ClockOffset]
+) -> None:
+    last = measure_offsets(group)
     if group.rank() != 0:
         dist.gather_object(own, None, group=group, group_dst=0)
         return
     recordings: list[Recording | None] = [None] * group.size()
     dist.gather_object(own, recordings, group=group, group_dst=0)
-    _write(path, [each for each in recordings if each is not None], offsets)
+    clocks = [ClockDrift(*both) for both in zip(first, last, strict=True)]
+    _write(path, [each for each in recordings if each is not None], clocks)
 
 
-def _write(path: Path, recordings: Sequence[Recording], offsets: Sequence[ClockOffset]) -> None:
+def _write(path: Path, recordings: Sequence[Recording], clocks: Sequence[ClockDrift]) -> None:
     zero = min(
-        each.begin - clock.offset_ns for each, clock in zip(recordings, offsets, strict=True)
+        each.begin - clock.offset_at(each.begin)
+        for each, clock in zip(recordings, clocks, strict=True)
     )
-    path.write_text(json.dumps(trace_document(recordings, offsets, zero)) + "\n")
+    path.write_text(json.dumps(trace_document(recordings, clocks, zero)) + "\n")
 
 
 def trace_document(
-    recordings: Sequence[Recording], offsets: Sequence[ClockOffset], zero: int
+    recordings: Sequence[Recording], clocks: Sequence[ClockDrift], zero: int
 ) -> dict[str, Any]:
     """Returns a trace in Chrome's format.
 
     Args:
         recordings: Of the ranks.
-        offsets: How far the clock of each is ahead of the first rank's.
+        clocks: How the clock of each goes beside the first rank's.
         zero: What that one showed when the trace begins; ns.
     """
     events: list[TraceEvent] = []
     ranks = []
-    for each, clock in zip(recordings, offsets, strict=True):
+    for each, clock in zip(recordings, clocks, strict=True):
         title = f"rank {each.rank} ({each.host}, process {each.process})"
-        events += trace_events(each.rank, title, each.slices, zero + clock.offset_ns)
+        since_zero = partial(_since_zero, clock, zero)
+        events += trace_events(each.rank, title, each.slices, since_zero)
         ranks.append(
             {
                 "rank": each.rank,
                 "host": each.host,
                 "pid": each.process,
                 "dropped_events": each.dropped,
-                "clock_offset_ns": clock.offset_ns,
+                "clock_offset_ns": clock.offset_at(each.begin),
+                "clock_drift_ppm": 1e6 * clock.rate,
                 "clock_error_ns": clock.error_ns,
             }
         )
     about = {"format": _FORMAT, "zero_ns": zero, "ranks": ranks}
     return {"traceEvents": events, "displayTimeUnit": "ms", "freescale": about}
+
+
+def _since_zero(clock: ClockDrift, zero: int, at: int) -> int:
+    return at - clock.offset_at(at) - zero
 
 
 def _beside(path: Path, rank: int) -> Path:

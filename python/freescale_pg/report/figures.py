@@ -16,7 +16,7 @@ from freescale_pg.report.axes import (
     ticks_up_to,
 )
 from freescale_pg.report.latency import Latency
-from freescale_pg.report.run import EpochImbalance
+from freescale_pg.report.run import Imbalance
 from freescale_pg.report.scaling import Scaling
 from freescale_pg.report.scene import Scene, Text
 from freescale_pg.report.traffic import LinkTraffic
@@ -104,10 +104,16 @@ def steps_figure(ranks: Sequence[RankTimes]) -> Scene:
     return scene
 
 
-def imbalance_figure(epoch: EpochImbalance) -> Scene:
-    """Returns curves over an epoch's last batches: before, after, and the least possible."""
+def imbalance_figure(epoch: Imbalance, which: str, before: str) -> Scene:
+    """Returns curves over the last batches: before, after, and the least possible.
+
+    Args:
+        epoch: The batches.
+        which: They are, for the title.
+        before: What the first curve is called.
+    """
     bottom = 250.0
-    title = f"Load of the heaviest rank over the mean, batches of epoch {epoch.epoch}"
+    title = f"Load of the heaviest rank over the mean, {which}"
     scene = Scene(title, WIDTH, bottom + 2.6 * LINE)
     first = epoch.steps - len(epoch.batches)
     top = max(1.05, float(epoch.batches.max()))
@@ -124,7 +130,7 @@ def imbalance_figure(epoch: EpochImbalance) -> Scene:
         values = epoch.batches[:, column].tolist()
         points = [(float(first + place), value) for place, value in enumerate(values)]
         axes.draw_curve(points, paint, dashed=is_dashed)
-    names = (("before", "dealt in turn"), ("after", "balanced"), ("floor", "floor"))
+    names = (("before", before), ("after", "balanced"), ("floor", "floor"))
     draw_key(scene, _LEFT, _KEY, names)
     axes.draw_names("batch", "heaviest over mean")
     return scene
@@ -137,7 +143,7 @@ def links_figure(traffic: Sequence[LinkTraffic]) -> Scene:
     cells = -(-ranks // block)
     sums = np.zeros((cells, cells))
     for each in traffic:
-        sums[each.source // block, each.target // block] += each.bytes
+        sums[each.source // block, each.target // block] += each.total_bytes
     size = min(56.0, 520.0 / cells)
     top = 40.0
     scene = Scene("Bytes from each rank to each other one", WIDTH, top + size * cells + 14)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from freescale_pg.observe.report import StepTime, step_from_fields
 from freescale_pg.observe.run_files import FORMAT, KIND, read_json, summaries, summary_path
@@ -14,14 +15,17 @@ from freescale_pg.report.run import (
     PRIORITIES,
     Call,
     EpochImbalance,
+    Imbalance,
     Join,
     Link,
     Message,
+    OnlineBalance,
     Operation,
     RankRun,
     Run,
     TimedStep,
     Trace,
+    Traffic,
     Wait,
     Workload,
 )
@@ -70,6 +74,7 @@ def read_run(directory: str | PathLike[str]) -> Run:
     missing += _absent(first["ranks"], found)
     missing += [_unfinished(each) for each in ranks.values() if each.state != "finished"]
     balance = _part(held, "balance", _balance, missing) or ()
+    online = _part(held, "online", _online, missing)
     workload = _part(held, "workload", _workload, missing)
     return Run(
         directory=path,
@@ -78,6 +83,7 @@ def read_run(directory: str | PathLike[str]) -> Run:
         facts={name: str(first[name]) for name in _FACTS},
         ranks=ranks,
         balance=balance,
+        online=None if online is None or not online.imbalance.steps else online,
         workload=workload,
         missing=tuple(missing),
     )
@@ -170,6 +176,8 @@ def _rank(directory: Path, rank: int, fields: Fields, missing: list[str]) -> Ran
             Link(_peer(row["peer"]), str(row["transport"]), str(row["reason"]))
             for row in fields["links"]
         ),
+        # Recorders of before wrote none.
+        traffic=tuple(map(_traffic, fields.get("traffic", ()))),
         trace=_trace(directory, rank, fields["trace"], missing),
     )
 
@@ -208,6 +216,13 @@ def _operation(row: Fields) -> Operation:
         blocked_seconds=_seconds(row["blocked_seconds"]),
         in_flight_seconds=_seconds(row["in_flight_seconds"]),
     )
+
+
+def _traffic(row: Fields) -> Traffic:
+    sent, received = _whole(row["bytes_sent"]), _whole(row["bytes_received"])
+    if min(sent, received) < 0:
+        raise ValueError(f"{sent} bytes sent and {received} received are no totals")
+    return Traffic(_peer(row["peer"]), sent, received)
 
 
 def _peer(value: Any) -> int:
@@ -307,11 +322,33 @@ def _balance(rows: Sequence[Fields]) -> tuple[EpochImbalance, ...]:
             before=_ratio(row["before"]),
             after=_ratio(row["after"]),
             floor=_ratio(row["floor"]),
-            batches=np.array(
-                [[_ratio(value) for value in batch] for batch in row["batches"]], dtype=np.float64
-            ).reshape(-1, 3),
+            batches=_batches(row["batches"]),
         )
         for row in rows
+    )
+
+
+def _batches(rows: Sequence[Sequence[Any]]) -> npt.NDArray[np.float64]:
+    ratios = [[_ratio(value) for value in batch] for batch in rows]
+    return np.array(ratios, dtype=np.float64).reshape(-1, 3)
+
+
+def _online(fields: Fields) -> OnlineBalance:
+    samples, moved = _whole(fields["samples"]), _whole(fields["samples_moved"])
+    if not 0 <= moved <= samples:
+        raise ValueError(f"{moved} of {samples} samples moved")
+    return OnlineBalance(
+        Imbalance(
+            steps=_whole(fields["batches"]),
+            before=_ratio(fields["before"]),
+            after=_ratio(fields["after"]),
+            floor=_ratio(fields["floor"]),
+            batches=_batches(fields["recent"]),
+        ),
+        skipped=_whole(fields["skipped"]),
+        samples=samples,
+        samples_moved=moved,
+        bytes_moved=_whole(fields["bytes_moved"]),
     )
 
 

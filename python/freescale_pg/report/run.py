@@ -135,6 +135,15 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What ``fs.stats()`` said of another rank; see :class:`freescale_pg.LinkStats`."""
+
+    peer: int
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """How a rank reaches another one."""
 
@@ -144,15 +153,48 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochImbalance:
-    """Heaviest over mean load of an epoch; see :class:`freescale_pg.balance.EpochBalance`."""
+class Imbalance:
+    """Heaviest over mean load of batches; see :class:`freescale_pg.balance.EpochBalance`.
 
-    epoch: int
+    Attributes:
+        steps: Batches.
+        before: As the samples came, or dealt out in turn.
+        after: As balanced.
+        floor: The least possible.
+        batches: The three of each of the last batches; float64, shape ``[batches, 3]``.
+    """
+
     steps: int
     before: float
     after: float
     floor: float
     batches: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochImbalance(Imbalance):
+    """The same of an epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineBalance:
+    """What an online balancer did; see :class:`freescale_pg.balance.OnlineStats`.
+
+    Attributes:
+        imbalance: Heaviest over mean load of all its batches, by the costs that it was told.
+        skipped: Batches of which no sample moved.
+        samples: That came to all ranks.
+        samples_moved: Of those.
+        bytes_moved: Of what moved.
+    """
+
+    imbalance: Imbalance
+    skipped: int
+    samples: int
+    samples_moved: int
+    bytes_moved: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +228,7 @@ class RankRun:
         loads: When it was in ``next()`` of the loader.
         operations: Totals.
         links: To the other ranks.
+        traffic: Totals by the other rank; empty where a recorder did not write them.
         trace: None where there is none.
     """
 
@@ -198,6 +241,7 @@ class RankRun:
     loads: Intervals
     operations: tuple[Operation, ...]
     links: tuple[Link, ...]
+    traffic: tuple[Traffic, ...]
     trace: Trace | None
 
 
@@ -212,6 +256,7 @@ class Run:
         facts: What else is known of it, by name.
         ranks: Those whose files could be read, by rank.
         balance: By epoch; the last one with its batches.
+        online: None where no online balancer was recorded, or it had no batch.
         workload: None where no sampler was recorded, or one whose costs are not known by a formula.
         missing: What is not there and why, a sentence each.
     """
@@ -222,6 +267,7 @@ class Run:
     facts: Mapping[str, Any]
     ranks: Mapping[int, RankRun]
     balance: tuple[EpochImbalance, ...]
+    online: OnlineBalance | None
     workload: Workload | None
     missing: tuple[str, ...]
 

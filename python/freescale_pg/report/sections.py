@@ -9,7 +9,7 @@ from freescale_pg.observe.intervals import total
 from freescale_pg.observe.report import TIMES, BubbleReport, RankTimes
 from freescale_pg.report import figures
 from freescale_pg.report.latency import Latency, latencies, latencies_by_op
-from freescale_pg.report.run import Run
+from freescale_pg.report.run import OnlineBalance, Run
 from freescale_pg.report.scaling import Scaling
 from freescale_pg.report.scene import Scene
 from freescale_pg.report.timeline import lane_of, spread, window_of
@@ -83,6 +83,7 @@ def sections_of(
         _breakdown(run.bubbles),
         _timeline(run, steps, first_step),
         _imbalance(run),
+        *([] if run.online is None else [_online(run.online)]),
         _links(run),
         _latency(run),
         _scaling(scaling),
@@ -237,16 +238,48 @@ def _imbalance(run: Run) -> Section:
     ]
     header = ("epoch", "batches", "before", "after", "floor", "shorter by")
     caption = "Heaviest over mean load by epoch" + _cut(len(run.balance), "epochs")
-    drawn = {"imbalance": figures.imbalance_figure(last)} if len(last.batches) else {}
+    which = f"batches of epoch {last.epoch}"
+    drawn = {"imbalance": figures.imbalance_figure(last, which, "dealt in turn")}
     return Section(
         "imbalance",
         title,
         lead,
-        drawn,
+        drawn if len(last.batches) else {},
         (Table(caption, header, rows, is_folded=len(rows) > 17),),
         "Loads are those of the sampler's cost model; a step takes as long as its heaviest rank."
         " Before: the same samples dealt out in turn, as DistributedSampler does it. Floor: what"
         " the heaviest rank has to bear in any assignment.",
+    )
+
+
+def _online(online: OnlineBalance) -> Section:
+    held = online.imbalance
+    moved = online.samples_moved / online.samples if online.samples else 0.0
+    lead = (
+        f"The heaviest rank had {held.before:.3f} times the mean load as the samples came, and was"
+        f" to have {held.after:.3f} times once {percent(moved)} of them had moved; no assignment"
+        f" comes below {held.floor:.3f}."
+    )
+    rows = [
+        ("batches", count(held.steps)),
+        ("of which nothing moved", count(online.skipped)),
+        ("samples", count(online.samples)),
+        ("of which moved", f"{count(online.samples_moved)}, {amount(online.bytes_moved)}"),
+        ("heaviest over mean as they came", f"{held.before:.4f}"),
+        ("predicted after moving", f"{held.after:.4f}"),
+        ("floor", f"{held.floor:.4f}"),
+    ]
+    which = f"last {count(len(held.batches))} of {count(held.steps)} batches, balanced online"
+    drawn = {"online": figures.imbalance_figure(held, which, "as they came")}
+    return Section(
+        "online",
+        "Online balancing: as it came, predicted, and the least possible",
+        lead,
+        drawn if len(held.batches) else {},
+        (Table("All batches of all ranks", ("", ""), rows),),
+        "Loads are those of the costs that the balancer was given, so what it predicts is as good"
+        " as they are: what the steps took stands above. Floor: what the heaviest rank has to bear"
+        " in any assignment.",
     )
 
 
@@ -263,16 +296,20 @@ def _links(run: Run) -> Section:
             "No messages were traced, and no links noted: there is one rank, or the CPU tensors"
             f" go over another backend ({run.facts['backend']}).",
         )
-    moved = sum(each.bytes for each in traffic)
+    moved = sum(each.total_bytes for each in traffic)
+    traced = sum(each.bytes for each in traffic)
     messages = sum(each.messages for each in traffic)
-    lead = f"{counted(messages, 'message')} of {amount(moved)} in the traces."
+    held = counted(messages, "message")
+    lead = f"{amount(moved)} went; {held} of {amount(traced)} are in the traces."
     if moved:
-        most = max(traffic, key=lambda each: each.bytes)
+        most = max(traffic, key=lambda each: each.total_bytes)
         lead += (
-            f" Most on the way from rank {most.source} to rank {most.target}: {amount(most.bytes)}."
+            f" Most on the way from rank {most.source} to rank {most.target}:"
+            f" {amount(most.total_bytes)}."
         )
-    rows = [_link_row(each) for each in sorted(traffic, key=lambda each: -each.bytes)[:_ROWS]]
-    header = ("link", "transport", "messages", "bytes", "median", "99th percentile", "rate")
+    busiest = sorted(traffic, key=lambda each: -each.total_bytes)
+    rows = [_link_row(each) for each in busiest[:_ROWS]]
+    header = ("link", "transport", "bytes", "messages", "traced", "median", "p99", "rate")
     reasons = {each.transport: each.reason for each in traffic if each.transport}
     why = "".join(f" {name}: {reason}." for name, reason in reasons.items())
     return Section(
@@ -288,10 +325,12 @@ def _links(run: Run) -> Section:
                 is_folded=len(rows) > 17,
             ),
         ),
-        "Of the messages in the traces, as their receivers saw them. Times are from when both sides"
-        " had asked to the last byte; messages that travelled with their header take none and"
-        " count for bytes alone. The rate is bytes over the sum of these times, in which other"
-        f" messages may have been under way on the same link.{why}",
+        "Bytes are those of fs.stats() at the end where it was recorded, else of the messages in"
+        " the traces, which the other numbers are of, as their receivers saw them. Times are from"
+        " when both sides had asked to the last byte; messages that travelled with their header"
+        " take none and count for bytes alone. The rate is the bytes of the others over the sum of"
+        " these times, in which other messages may have been under way on the same link."
+        f"{why}",
     )
 
 
@@ -299,6 +338,7 @@ def _link_row(each: LinkTraffic) -> tuple[str, ...]:
     return (
         f"{each.source} → {each.target}",
         each.transport or "–",
+        amount(each.total_bytes),
         count(each.messages),
         amount(each.bytes),
         "–" if each.median_ns is None else duration(each.median_ns),

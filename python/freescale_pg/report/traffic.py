@@ -22,6 +22,8 @@ class LinkTraffic:
         reason: Why that one.
         messages: Number of them.
         bytes: Of their payloads.
+        counted_bytes: Of all payloads of the process, whether traced or not, as its counters have
+            it at the end; None where no rank wrote them.
         median_ns: Of the time from matching to the last byte, of those that took any; None: all
             came with their headers.
         slow_ns: Its 99th percentile.
@@ -37,6 +39,12 @@ class LinkTraffic:
     median_ns: float | None
     slow_ns: float | None
     rate: float | None
+    counted_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """What is known of all that went over the link."""
+        return self.bytes if self.counted_bytes is None else self.counted_bytes
 
 
 def traffic_of(run: Run) -> list[LinkTraffic]:
@@ -54,10 +62,29 @@ def traffic_of(run: Run) -> list[LinkTraffic]:
         for link in rank.links
         if link.peer != rank.rank
     }
+    counted = _counters(run)
     return [
-        _link(source, target, *noted.get((source, target), ("", "")), by_link[source, target])
-        for source, target in sorted({*by_link, *noted})
+        _link(
+            source,
+            target,
+            *noted.get((source, target), ("", "")),
+            by_link[source, target],
+            counted.get((source, target)),
+        )
+        for source, target in sorted({*by_link, *noted, *counted})
     ]
+
+
+def _counters(run: Run) -> dict[tuple[int, int], int]:
+    """Bytes by source and target, as the receiver counted them; else as the sender did."""
+    counters: dict[tuple[int, int], int] = {}
+    for rank in run.ranks.values():
+        for each in rank.traffic:
+            counters.setdefault((rank.rank, each.peer), each.bytes_sent)
+    for rank in run.ranks.values():
+        for each in rank.traffic:
+            counters[each.peer, rank.rank] = each.bytes_received
+    return counters
 
 
 def _counted(rank: RankRun, run: Run) -> Iterator[tuple[int, int, Message]]:
@@ -71,7 +98,12 @@ def _counted(rank: RankRun, run: Run) -> Iterator[tuple[int, int, Message]]:
 
 
 def _link(
-    source: int, target: int, transport: str, reason: str, messages: Iterable[Message]
+    source: int,
+    target: int,
+    transport: str,
+    reason: str,
+    messages: Iterable[Message],
+    counted: int | None,
 ) -> LinkTraffic:
     all_of_them = list(messages)
     timed = [each for each in all_of_them if each.end > each.begin]
@@ -81,5 +113,5 @@ def _link(
     rate = moved / float(times.sum()) * _NANOSECONDS if len(times) else None
     total = sum(each.bytes for each in all_of_them)
     return LinkTraffic(
-        source, target, transport, reason, len(all_of_them), total, median, slow, rate
+        source, target, transport, reason, len(all_of_them), total, median, slow, rate, counted
     )

@@ -260,6 +260,14 @@ class OnlineBalancer:
             floor=total.floor,
         )
 
+    def recent(self) -> npt.NDArray[np.float64]:
+        """Returns ``before``, ``after`` and ``floor`` of the last batches, the same on all ranks.
+
+        As of :class:`OnlineStats`, but of single batches: up to 1024, the last one last; float64,
+        shape ``[batches, 3]``.
+        """
+        return self._tally.total().batches
+
     def _over(self) -> Announcement:
         known = 0 if self._structure is None else digest(self._structure)
         nothing = np.empty(0, dtype=np.int64)

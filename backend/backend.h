@@ -30,12 +30,12 @@ namespace freescale {
 // to the process's engine, and returns a Work. Thread-safe; no call but the constructor (or, where
 // Options::eager is off, the first call), monitoredBarrier() and the closing ones blocks.
 //
-// The implementation is spread by family: connecting.cc, exchanges.cc, reductions.cc, point_to_point.cc,
-// coalescing.cc, monitored_barrier.cc, split.cc.
+// The implementation is spread by family: connecting.cc, exchanges.cc, reductions.cc,
+// point_to_point.cc, coalescing.cc, monitored_barrier.cc, split.cc.
 class Backend final : public c10d::Backend {
  public:
-  // Meets the other members through `store` and connects to them, now or with the first call; blocks
-  // until all are there or the options' timeout has passed. The options are copied.
+  // Meets the other members through `store` and connects to them, now or with the first call;
+  // blocks until all are there or the options' timeout has passed. The options are copied.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
           const c10::intrusive_ptr<BackendOptions>& options);
   ~Backend() override;

@@ -73,9 +73,10 @@ void bind_options(py::module_& module) {
       .def_readwrite("reductions", &Options::reductions,
                      "Who combines CUDA tensors, \"nccl\" or \"exchange\". None: NCCL where there "
                      "is one.")
-      .def_readwrite("eager", &Options::eager,
-                     "Whether a group's members are connected when it is made, or by the first call "
-                     "that each makes on it.")
+      .def_readwrite(
+          "eager", &Options::eager,
+          "Whether a group's members are connected when it is made, or by the first call "
+          "that each makes on it.")
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def(
           "__deepcopy__",
@@ -91,7 +92,8 @@ void bind_backend(py::module_& module) {
                     const c10::intrusive_ptr<BackendOptions>&>(),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>(),
-           "Connects to the other members, now or with the first call; blocks until all are there or "
+           "Connects to the other members, now or with the first call; blocks until all are there "
+           "or "
            "the options' timeout has passed.")
       .def_property_readonly("options", &Backend::live_options, "The group's settings.")
       .def("get_error", &Backend::getError, "What went wrong first on this group, if anything.")

@@ -47,6 +47,7 @@ class Options(torch._C._distributed_c10d.Backend.Options):
         timeout: datetime.timedelta = ...,
         aging: datetime.timedelta | None = None,
         reductions: str | None = None,
+        eager: bool = True,
     ) -> None: ...
     @property
     def aging(self) -> datetime.timedelta | None:
@@ -55,6 +56,13 @@ class Options(torch._C._distributed_c10d.Backend.Options):
         """
     @aging.setter
     def aging(self, arg1: datetime.timedelta | None) -> None: ...
+    @property
+    def eager(self) -> bool:
+        """
+        Whether a group's members are connected when it is made, or by the first call that each makes on it.
+        """
+    @eager.setter
+    def eager(self, arg0: bool) -> None: ...
     @property
     def priority(self) -> int:
         """
@@ -82,7 +90,7 @@ class Backend(torch._C._distributed_c10d.Backend):
         options: Options,
     ) -> None:
         """
-        Connects to the other members; blocks until all are there or the options' timeout has passed.
+        Connects to the other members, now or with the first call; blocks until all are there or the options' timeout has passed.
         """
     def _set_default_timeout(self, timeout: datetime.timedelta) -> None:
         """
@@ -98,7 +106,7 @@ class Backend(torch._C._distributed_c10d.Backend):
         """
     def links(self) -> list[tuple[int, str, str]]:
         """
-        (rank, transport, why) for every member.
+        (rank, transport, why) for every member; empty before they are connected.
         """
     def perform_nocolor_split(self, device: typing.Any) -> None:
         """

@@ -267,7 +267,9 @@ def check_cut(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
 def test_link_that_stays_down(slow_pair: Network, ranks: Ranks, cut: Cut) -> None:
-    job = ranks.start(slow_pair, 1, check_cut, timeout=TIMEOUT)
+    # Once with the heartbeat that users have, which needs a quarter of a minute.
+    environment = {} if cut is unplug else FAST_HEARTBEAT
+    job = ranks.start(slow_pair, 1, check_cut, timeout=TIMEOUT, environment=environment)
     job.await_word("ready0")
     job.await_word("ready1")
     await_traffic(slow_pair.hosts[0], 2 * MIB)

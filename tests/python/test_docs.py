@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.failed_program import STACKS, failure_of
 from tutorial import measure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def torchrun(directory: Path, *arguments: str) -> tuple[int, str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **STACKS, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
     try:
@@ -94,7 +95,7 @@ def test_the_first_program_runs_on_gloo_as_the_page_says(tmp_path: Path) -> None
     gloo = text.replace('backend="freescale"', 'backend="gloo"')
     assert gloo != text
     status, output, errors = run(tmp_path, name, gloo, command)
-    assert status == 0, errors
+    assert status == 0, failure_of(output, errors)
     assert output.splitlines() == expected.splitlines()[:2]
 
 
@@ -103,7 +104,7 @@ def loss_after(step: str, *options: str) -> float:
     program = str(TUTORIAL / f"{step}.py")
     launch = ["--standalone", "--nproc-per-node=2", program, "--samples=256", *options]
     status, output, errors = torchrun(ROOT, *launch)
-    assert status == 0, errors
+    assert status == 0, failure_of(output, errors)
     assert "all ranks" in output
     found = re.search(r"^loss ([0-9.]+)$", output, re.MULTILINE)
     assert found is not None, output

@@ -12,6 +12,7 @@ import pytest
 
 from freescale_pg.cli.main import main
 from freescale_pg.report.reading import read_run
+from harness.failed_program import STACKS, failure_of
 from report_runs import check_lanes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def start(ranks: int | None, *options: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**environment, "OMP_NUM_THREADS": "1"},
+        env={**environment, **STACKS, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
 
@@ -47,7 +48,7 @@ def finish(process: "subprocess.Popen[str]", limit: float = LIMIT) -> tuple[int,
 
 def train(ranks: int | None, *options: str) -> tuple[dict[str, str], str]:
     status, output, errors = finish(start(ranks, *options))
-    assert status == 0, f"{output}\n{errors}"
+    assert status == 0, failure_of(output, errors)
     results = re.findall(r"^RESULT (.*)$", output, re.MULTILINE)
     assert len(results) == 1, output
     return dict(word.split("=") for word in results[0].split()), output

@@ -22,7 +22,7 @@ from harness.rank import open_store
 
 # Not the compiler's modules, as harness.launch has them: they look for devices while they are
 # imported, and a driver does not survive the fork.
-PRELOADED = ["ranks", "frozen_heap"]
+PRELOADED = ["ranks"]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.failed_program import STACKS, failure_of
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "torchrec_dlrm.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
 
@@ -17,7 +19,7 @@ def run(*options: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **STACKS, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
     try:
@@ -26,7 +28,7 @@ def run(*options: str) -> str:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # Its own session: torchrun and its ranks.
             process.communicate()
-    assert process.returncode == 0, f"{output}\n{errors}"
+    assert process.returncode == 0, failure_of(output, errors)
     return output
 
 

@@ -1,6 +1,7 @@
 """One rank of a test: what runs in each process that the launcher starts."""
 
 import faulthandler
+import gc
 import importlib.util
 import os
 import sys
@@ -72,6 +73,9 @@ def run_rank(setting: Setting, rank: int, reports: Connection) -> None:
     """Runs the body of one rank and sends one :class:`Report`; ends the process on failure."""
     global _current
     _current = setting
+    # What the fork server has loaded is no garbage of a body, and to look through all of it takes
+    # the processor a quarter of a second, most of it for copies of its pages.
+    gc.freeze()
     _write_output_to(setting.log_of(rank))
     # The stacks of a rank that hangs, a moment before the launcher kills it.
     faulthandler.dump_traceback_later(setting.limit, exit=False)

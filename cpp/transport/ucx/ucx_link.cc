@@ -76,7 +76,9 @@ Status UcxLink::send(const MessageHeader& header, std::span<const Segment> body,
 Status UcxLink::send_control(MessageKind kind, std::span<const std::byte> body, uint64_t to_key) {
   // What was wrong is told after the link has failed.
   const bool refused = silent_ || (failed() && kind != MessageKind::kGivenUp);
-  if (refused || endpoint_ == nullptr) return Status::peer_lost("the link is closed");
+  if (refused || endpoint_ == nullptr) {
+    return failed() ? failure() : Status::peer_lost("the link is closed");
+  }
   const Segment piece = segment_of(body);
   return send({.key = to_key, .kind = kind}, {&piece, 1});
 }

@@ -229,12 +229,15 @@ def test_unknown_backends_are_refused(mode: str, capsys: pytest.CaptureFixture[s
     assert "freescale: backend 'glow' is not one of freescale, " in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("mode", ["collectives", "priority", "overlap"])
+def test_a_device_that_is_not_there_is_refused(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    assert main(["bench", "--device", "cuda"]) == 1
+    assert main(["bench", mode, "--device", "cuda"]) == 1
     assert "--device cuda: torch" in capsys.readouterr().err
 
 

@@ -27,6 +27,7 @@ from emulated.rank_seconds import (
     stragglers_part,
 )
 from emulated_cluster import BALANCE, BASELINE, MODES, check_same_batches, verdict
+from freescale_pg.bench.clocks import HostClock
 from freescale_pg.bench.noted_exchanges import ExchangeNotes, Key, Wait
 from freescale_pg.bench.timed_training import take
 from freescale_pg.observe.report import Blocked, StepTime
@@ -133,12 +134,12 @@ class Group:
 
 def test_computing_alone_is_not_slowed_down() -> None:
     begin = time.monotonic()
-    assert take(0.02, 0.5, ExchangeNotes()) == 0.0
+    assert take(0.02, 0.5, ExchangeNotes(HostClock())) == 0.0
     assert time.monotonic() - begin >= 0.02
 
 
 def test_computing_beside_an_exchange_takes_longer() -> None:
-    notes = ExchangeNotes()
+    notes = ExchangeNotes(HostClock())
     notes.begin(Group(), Endless)
     begin = time.monotonic()
     slowed = take(0.04, 0.5, notes)
@@ -157,7 +158,7 @@ class Brief(Endless):
 
 
 def test_computing_is_slowed_down_only_while_the_exchange_goes_on() -> None:
-    notes, work = ExchangeNotes(), Brief()
+    notes, work = ExchangeNotes(HostClock()), Brief()
 
     class Coming(threading.Event):
         """Lets the exchange begin in the middle of the computation."""
@@ -178,14 +179,14 @@ def test_computing_is_slowed_down_only_while_the_exchange_goes_on() -> None:
 
 
 def test_exchange_that_begins_wakes_who_computes() -> None:
-    notes = ExchangeNotes()
+    notes = ExchangeNotes(HostClock())
     assert not notes.came.is_set()
     notes.begin(Group(), Endless)
     assert notes.came.is_set()
 
 
 def test_waiting_ends_an_exchange() -> None:
-    notes = ExchangeNotes()
+    notes = ExchangeNotes(HostClock())
     noted = notes.begin(Group(), Endless)
     assert notes.any_under_way()
     noted.wait()

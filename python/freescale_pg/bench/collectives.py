@@ -17,6 +17,7 @@ from freescale_pg.bench.barrier import Barrier, GroupBarrier, make_barrier
 from freescale_pg.bench.cell_report import report
 from freescale_pg.bench.cells import Cell
 from freescale_pg.bench.contestants import Call, Contestant, synchronized
+from freescale_pg.bench.devices import check_device, own_device, shares_device
 from freescale_pg.bench.interleave import choose_rounds, interleave
 from freescale_pg.bench.launch import find_mpirun, run_ranks
 from freescale_pg.bench.memory import memory_of_a_rank
@@ -63,10 +64,7 @@ class CollectivesMode(Mode):
     def check(self, world_size: int | None) -> None:
         """Refuses a device that is not here, and other world sizes than the job's."""
         check_names(self.backends, OTHERS)
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError(
-                f"--device cuda: torch {torch.__version__} finds no CUDA device here, only the CPU"
-            )
+        check_device(self.device)
         check_ranks(self.ranks, world_size)
 
     def collect(self) -> list[Record]:
@@ -84,7 +82,7 @@ class CollectivesMode(Mode):
         shares_memory = not isinstance(barrier, GroupBarrier)
         place = self._place(ranks.local_size, ranks.mpi is not None, shares_memory)
         names = self._choose(place, speaks=ranks.rank == 0)
-        device = _own_device(self.device, ranks)
+        device = own_device(self.device, ranks)
         cells = plan_cells(self.ops, self.sizes, ranks, device)
         lineup = Lineup(ranks, barrier, device, names, max(cell.input_bytes for cell in cells))
         results = []
@@ -114,21 +112,12 @@ class CollectivesMode(Mode):
         return self.device == "cpu" and (self.backends is None or "mpi" in self.backends)
 
     def _place(self, local_size: int, has_mpi: bool, shares_memory: bool = True) -> Place:
-        on_cuda = self.device == "cuda"
-        shares_device = on_cuda and local_size > torch.cuda.device_count()
-        return Place(self.device, has_mpi, shares_memory, shares_device)
+        shared = shares_device(self.device, local_size)
+        return Place(self.device, has_mpi, shares_memory, shared)
 
     def _choose(self, place: Place, *, speaks: bool) -> list[str]:
         default = CUDA_CONTESTANTS if self.device == "cuda" else CONTESTANTS
         return choose_among(self.backends, default, place, speaks=speaks)
-
-
-def _own_device(kind: str, ranks: Ranks) -> torch.device:
-    if kind == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
 
 
 def plan_cells(

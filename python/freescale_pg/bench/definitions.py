@@ -40,8 +40,15 @@ Urgent latency is from the moment the last rank enters the call until the last r
 (between hosts, whose clocks differ: the longest time that a rank spends in the call); calls that
 the bulk exchange did not outlast on every rank are left out (*missed*). Bulk time is from its issue
 until its future is set, on the slowest rank; its loss compares *loaded* with *bulk*. Medians are
-printed. Sizes are bytes of a rank's input. CPU tensors only. Both exchanges of a backend are
-checked once, on poisoned outputs.
+printed. Sizes are bytes of a rank's input. Both exchanges of a backend are checked once, on
+poisoned outputs. A bulk exchange that is over before the first tick is met by no call: give a
+larger --bulk or --rate.
+
+With CUDA tensors each exchange has a stream of its own, and its time is that of the stream, by CUDA
+events recorded before the call and behind the wait() for it: of the ranks the longest one counts.
+The launch of an urgent call is in it, as its stream is idle when it begins; the host waits for its
+end before the next tick. A backend whose wait() holds up the host until the bytes have moved, as
+gloo's does, has no calls beside its bulk exchange.
 """
 
 OVERLAP = """\
@@ -54,7 +61,15 @@ that the batch before had as well.
 The link has a given rate: freescale's by FREESCALE_EMULATED_LINK_RATE, those of others on
 network namespaces with the kernel's token bucket (root and iproute2; else they are left out). Rates
 are low so that what few cores need for copying is small beside them; what matters is the ratio of
-computing to exchange. CPU tensors only.
+computing to exchange.
+
+With --device cuda tables and ids are on the device, links are what they are (their rate is measured
+first, on an exchange of a batch's vectors), and computing is a kernel of one thread that keeps the
+stream of the step busy. All times of a step are those of that stream, by CUDA events: it waits
+where a wait() holds it up, and where the host waits for the thread that fetches rows beside the
+step. What it does while it waits for the host is in *rest*. The exchange of the shared rows'
+vectors alone has the time that the engine knows, from when the last host has asked: what its
+streams have to do before is in *urgent ms*, and not in *idle ms*.
 
 *Exposed* is the time for which a step waits for messages, of the rank that waits longest, median
 over the steps. *Rest* is what is left beside it and the sleeps: processor time of look-ups and

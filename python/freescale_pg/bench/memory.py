@@ -7,20 +7,21 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from freescale_pg.bench.devices import CPU
 from freescale_pg.bench.ranks import Ranks
 
 # Other programs need memory too, and a machine that swaps measures its disk.
 _SHARE = 0.6
 
 
-def memory_of_a_rank(ranks: Ranks, device: torch.device | None = None) -> float:
+def memory_of_a_rank(ranks: Ranks, device: torch.device = CPU) -> float:
     """Bytes that each rank may take, of the host or device that has least. A collective call.
 
     Args:
         ranks: The run.
-        device: A CUDA device whose memory is meant; None, or the CPU: that of the host.
+        device: Whose memory is meant; that of the CPU is the host's.
     """
-    if device is not None and device.type == "cuda":
+    if device.type == "cuda":
         sharing = -(-ranks.local_size // torch.cuda.device_count())
         own = torch.cuda.mem_get_info(device)[0] / sharing
     else:
@@ -30,17 +31,18 @@ def memory_of_a_rank(ranks: Ranks, device: torch.device | None = None) -> float:
     return float(least.item())
 
 
-def check_memory(need: int, ranks: Ranks) -> None:
-    """Refuses what does not fit into the host's memory. A collective call.
+def check_memory(need: int, ranks: Ranks, device: torch.device = CPU) -> None:
+    """Refuses what does not fit into the memory of the host, or of a device. A collective call.
 
     Args:
         need: Bytes of each rank.
         ranks: The run.
+        device: Whose memory is meant; that of the CPU is the host's.
 
     Raises:
         ValueError: There is less, on every rank.
     """
-    spare = memory_of_a_rank(ranks)
+    spare = memory_of_a_rank(ranks, device)
     if need > spare:
         raise ValueError(
             f"a rank needs {need / 1e9:.1f} GB of memory and may take {spare / 1e9:.1f}"

@@ -6,13 +6,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch.distributed as dist
 
+from freescale_pg.bench.clocks import Clock
 from freescale_pg.embedding import exchange
 from freescale_pg.embedding.background import Background
 
@@ -31,7 +32,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Wait:
-    """When the thread of the training waited; seconds of the monotonic clock.
+    """When the thread of the training waited, or its stream; seconds of the monotonic clock.
 
     Attributes:
         key: For which exchange; None: for the thread beside the training.
@@ -64,19 +65,23 @@ class NotedWork:
 class ExchangeNotes:
     """What one training asks its group's ranks for, from any thread.
 
-    The clock is the same in all processes of a machine, so notes of its ranks can be compared.
+    The host's clock is the same in all processes of a machine, so notes of its ranks can be
+    compared.
+
+    Args:
+        clock: Times the waits.
 
     Attributes:
         asked: When each exchange was asked for.
-        waits: Of the thread that made this.
+        waits: That held up what the clock is that of.
         came: Set when an exchange begins; whoever waits for that clears it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.asked: dict[Key, float] = {}
         self.waits: list[Wait] = []
         self.came = threading.Event()
-        self._thread = threading.get_ident()
+        self._clock = clock
         self._counts: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()  # guards the next one
         self._under_way: set[NotedWork] = set()
@@ -106,16 +111,9 @@ class ExchangeNotes:
             self._under_way = {work for work in self._under_way if not work.is_over()}
             return bool(self._under_way)
 
-    @contextmanager
-    def waiting(self, key: Key | None) -> Iterator[None]:
-        """Notes the time of the block, if the training's thread is in it."""
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            # The backward of CPU tensors runs on the thread that calls it.
-            if threading.get_ident() == self._thread:
-                self.waits.append(Wait(key, begin, time.monotonic()))
+    def waiting(self, key: Key | None) -> AbstractContextManager[None]:
+        """Notes the time of the block."""
+        return self._clock.timing(lambda begin, end: self.waits.append(Wait(key, begin, end)))
 
     @contextmanager
     def of_embeddings(self, all_to_all: Callable[..., dist.Work | None]) -> Iterator[None]:

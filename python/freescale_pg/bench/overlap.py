@@ -17,21 +17,25 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from freescale_pg._priority import Priority
 from freescale_pg.bench.barrier import share_memory
+from freescale_pg.bench.cells import ELEMENT_BYTES
+from freescale_pg.bench.devices import CPU, check_device, own_device
+from freescale_pg.bench.exchange import Exchange, group_of_priority
 from freescale_pg.bench.launch import Program, run_ranks
 from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by, say
-from freescale_pg.bench.ranks import Ranks
+from freescale_pg.bench.ranks import Ranks, agreed
 from freescale_pg.bench.results import CANDIDATE
-from freescale_pg.bench.roster import TORCH_BACKENDS, Place, check_names, choose_among
+from freescale_pg.bench.roster import check_names, choose_backends
 from freescale_pg.bench.shaped import ShapingUnavailableError, run_shaped
 from freescale_pg.bench.table import markdown
 from freescale_pg.bench.timed_training import FirstInFirstOut, Shape, Training, equal_work
 from freescale_pg.debug import dump
-from freescale_pg.operators import all_to_all_single
+from freescale_pg.observe.intervals import Intervals, clip, subtract, total, union
 
 _RATE_VARIABLE = "FREESCALE_EMULATED_LINK_RATE"
-_CHUNK_BYTES = 128 << 10
+# By type of device.
+_CHUNK_BYTES = {"cpu": 128 << 10, "cuda": 4 << 20}
+_DEFAULT_RATE = 10_000_000
 _DEFAULT_RANKS = 4
 _WARM_UP, MEASURED_STEPS = 2, 4
 _HEADER = [
@@ -55,9 +59,12 @@ class OverlapMode(Mode):
 
     Attributes:
         ranks: World size; None: that of the job, else 4.
-        backends: Of torch; None: freescale, and gloo where the ranks can be given links.
+        backends: Of torch; None: freescale, and gloo where the ranks can be given links, or NCCL
+            on CUDA devices.
+        device: Type of the tensors' device, "cpu" or "cuda".
         shared: Parts of a batch's rows that the batch before had as well.
-        rate: Bytes per second that each rank sends.
+        rate: Bytes per second that each rank sends; None: 10 MB/s. The links of CUDA tensors are
+            taken as they are.
         ids: Looked up by each rank in each step.
         dim: Length of a row; float32.
         compute: Of a step, as a multiple of the time of its exchange.
@@ -69,8 +76,9 @@ class OverlapMode(Mode):
 
     ranks: int | None
     backends: tuple[str, ...] | None
+    device: str
     shared: tuple[float, ...]
-    rate: int
+    rate: int | None
     ids: int
     dim: int
     compute: float
@@ -78,21 +86,28 @@ class OverlapMode(Mode):
     plot: Path | None = None
 
     def check(self, world_size: int | None) -> None:
-        """Refuses unknown backends, and in a job those whose links cannot be shaped there."""
+        """Refuses absent devices, unknown backends, and those whose links cannot be shaped."""
         check_names(self.backends)
-        choose_among(self.backends, TORCH_BACKENDS, Place(), speaks=False)
+        check_device(self.device)
+        # How many ranks of a job are on each host is known to them alone.
+        ranks = (self.ranks or _DEFAULT_RANKS) if world_size is None else 1
+        choose_backends(self.backends, self.device, ranks, speaks=False)
+        if self._is_on_cuda and self.rate is not None:
+            raise ValueError(
+                f"--rate {self.rate}: links are emulated for CPU tensors, not with --device cuda"
+            )
         if self.plot is not None and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs matplotlib: pip install matplotlib")
         check_ranks(None if self.ranks is None else [self.ranks], world_size)
         for backend in self.backends or ():
-            if world_size is not None and backend != CANDIDATE:
+            if world_size is not None and backend != CANDIDATE and not self._is_on_cuda:
                 raise ValueError(
                     f"--backends {backend}: in a job only {CANDIDATE} has links of a given rate"
                 )
 
     def collect(self) -> list[Record]:
         """Starts one run for each backend; freescale's first, which others are compared to."""
-        names = choose_among(self.backends, TORCH_BACKENDS, Place())
+        names = choose_backends(self.backends, self.device, self.ranks or _DEFAULT_RANKS)
         records = []
         for backend in sorted(names, key=lambda name: name != CANDIDATE):
             own = replace(self, backends=(backend,))
@@ -107,30 +122,56 @@ class OverlapMode(Mode):
 
     def _start(self, backend: str, program: Program, arguments: Sequence[str]) -> None:
         ranks = self.ranks or _DEFAULT_RANKS
-        if backend == CANDIDATE:
+        if backend == CANDIDATE or self._is_on_cuda:
             run_ranks(program, arguments, ranks)
         else:
-            run_shaped(program, arguments, ranks, self.rate, None)
+            run_shaped(program, arguments, ranks, self._emulated_rate, None)
 
     def measure(self, ranks: Ranks) -> list[Record]:
         """Runs the schedules of one backend for each shared part."""
         (backend,) = self.backends or (CANDIDATE,)
-        if backend == CANDIDATE:
-            os.environ[_RATE_VARIABLE] = str(self.rate)
+        if backend == CANDIDATE and not self._is_on_cuda:
+            os.environ[_RATE_VARIABLE] = str(self._emulated_rate)
         if not share_memory(ranks):
-            raise ValueError("overlap needs one host: links between hosts are not emulated")
+            raise ValueError(
+                "overlap needs one host: links between hosts are not emulated, and their clocks"
+                " differ"
+            )
+        device = own_device(self.device, ranks)
+        rate: float = self._emulated_rate
+        if self._is_on_cuda:
+            rate = self._measured_rate(backend, ranks, device)
         return [
-            {**record, "rate": self.rate}
+            {**record, "rate": rate, "device": self.device}
             for part in self.shared
-            for record in measure(self._shape(part, ranks), backend, self.rounds, ranks)
+            for record in measure(
+                self._shape(part, rate, ranks), backend, self.rounds, ranks, device
+            )
         ]
 
-    def _shape(self, shared: float, ranks: Ranks) -> Shape:
+    @property
+    def _is_on_cuda(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def _emulated_rate(self) -> int:
+        return self.rate or _DEFAULT_RATE
+
+    def _measured_rate(self, backend: str, ranks: Ranks, device: torch.device) -> float:
+        """Returns how many bytes per second a rank sends in an exchange of a batch's vectors.
+
+        Those of the others; of a single rank: its own.
+        """
+        group = group_of_priority(backend, "URGENT")
+        exchange = Exchange(self.ids * self.dim * ELEMENT_BYTES, ranks, group, device)
+        sent = exchange.bytes_to_others or self.ids * self.dim * ELEMENT_BYTES
+        return agreed(sent / idle_seconds(exchange))
+
+    def _shape(self, shared: float, rate: float, ranks: Ranks) -> Shape:
         """Returns a step that computes as long as asked for."""
-        per_id = 4 + 2 * 4 * self.dim
+        per_id = 4 + 2 * ELEMENT_BYTES * self.dim
         away = self.ids * (ranks.world_size - 1) / ranks.world_size
-        exchange_seconds = away * per_id / self.rate
-        return Shape(self.ids, self.dim, shared, self.compute * exchange_seconds)
+        return Shape(self.ids, self.dim, shared, self.compute * away * per_id / rate)
 
     def table(self, records: Sequence[Record]) -> str:
         """A line for each schedule and shared part."""
@@ -153,39 +194,48 @@ class OverlapMode(Mode):
             draw(records, self.plot)
 
 
-def measure(shape: Shape, backend: str, rounds: int, ranks: Ranks) -> list[Record]:
+def measure(
+    shape: Shape, backend: str, rounds: int, ranks: Ranks, device: torch.device = CPU
+) -> list[Record]:
     """Returns what happened in each schedule, the same on every rank; collective."""
     group = dist.new_group(backend=backend)
     assert isinstance(group, dist.ProcessGroup)
-    trainings: list[Training] = [
-        Training("blocking", equal_work(shape, group), group, overlap=False)
-    ]
+
+    def training(kind: type[Training], name: str, *, overlap: bool) -> Training:
+        work = equal_work(shape, group, device)
+        return kind(name, work, group, overlap=overlap, device=device)
+
+    trainings = [training(Training, "blocking", overlap=False)]
+    idle = None
     if backend == CANDIDATE:
-        for kind, name in ((FirstInFirstOut, "FIFO"), (Training, "prioritised")):
-            trainings.append(kind(name, equal_work(shape, group), group, overlap=True))
-    idle = idle_seconds(shape, group) if backend == CANDIDATE else None
+        trainings.append(training(FirstInFirstOut, "FIFO", overlap=True))
+        trainings.append(training(Training, "prioritised", overlap=True))
+        # As large as the shared rows' vectors.
+        size = max(1, round(shape.shared * shape.ids)) * shape.dim * ELEMENT_BYTES
+        urgent = group_of_priority(backend, "URGENT")
+        idle = idle_seconds(Exchange(size, ranks, urgent, device))
     for _ in range(rounds):
-        for training in trainings:
+        for each in trainings:
             dist.barrier()
-            training.run(_WARM_UP, MEASURED_STEPS)
-    for training in trainings:
-        training.close()
-    own = [_record(training, backend, idle) for training in trainings]
+            each.run(_WARM_UP, MEASURED_STEPS)
+    for each in trainings:
+        each.close()
+    own = [_record(each, backend, idle) for each in trainings]
     everyones: list[Any] = [None] * ranks.world_size
     dist.all_gather_object(everyones, own)
     return [
         {
-            "schedule": training.name,
+            "schedule": each.name,
             "shared": shape.shared,
-            "ranks": [each[number] for each in everyones],
+            "ranks": [of_rank[number] for of_rank in everyones],
         }
-        for number, training in enumerate(trainings)
+        for number, each in enumerate(trainings)
     ]
 
 
 def _record(training: Training, backend: str, idle: float | None) -> Record:
     calls = dump()["records"] if backend == CANDIDATE else []
-    spans = [(step.begin * 1e9, step.end * 1e9) for step in training.steps]
+    spans = [(step.begin * 1e9, step.end * 1e9) for step in training.called]
     return {
         "backend": backend,
         "steps": [asdict(step) for step in training.steps],
@@ -201,17 +251,13 @@ def _record(training: Training, backend: str, idle: float | None) -> Record:
     }
 
 
-def idle_seconds(shape: Shape, group: dist.ProcessGroup) -> float:
-    """Returns the time of an exchange as large as the shared rows' vectors on idle links."""
-    rows = max(1, round(shape.shared * shape.ids / group.size()))
-    piece = torch.zeros(rows * group.size(), shape.dim)
-    room = torch.empty_like(piece)
+def idle_seconds(exchange: Exchange) -> float:
+    """Returns how long an exchange takes on this rank, on idle links; collective."""
     times: list[float] = []
     for _ in range(5):
         dist.barrier()
-        all_to_all_single(room, piece, group=group, priority=Priority.URGENT)
-        last = dump()["records"][-1]
-        times.append((last["end_ns"] - last["begin_ns"]) / 1e9)
+        begin, end = exchange.run()
+        times.append(end - begin)
     return median(times)
 
 
@@ -244,14 +290,19 @@ def step_times(result: Record) -> list[StepTime]:
 
 
 def _step_time(rank: Record, step: dict[str, float]) -> StepTime:
-    def within(intervals: list[dict[str, float]]) -> float:
-        return sum(
-            each["end"] - each["begin"]
-            for each in intervals
-            if step["begin"] <= each["begin"] <= step["end"]
-        )
+    def within(spans: list[dict[str, float]]) -> Intervals:
+        return clip(union(map(nanoseconds, spans)), *nanoseconds(step))
 
-    return StepTime(step["end"] - step["begin"], within(rank["computing"]), within(rank["waiting"]))
+    # Several threads enqueue on a stream, so what they wait for may overlap, and lie in what it
+    # computes.
+    waiting = within(rank["waiting"])
+    computing = subtract(within(rank["computing"]), waiting)
+    return StepTime(step["end"] - step["begin"], total(computing) / 1e9, total(waiting) / 1e9)
+
+
+def nanoseconds(span: dict[str, float]) -> tuple[int, int]:
+    """Returns a begin and an end, given in seconds."""
+    return round(1e9 * span["begin"]), round(1e9 * span["end"])
 
 
 def urgent_seconds(result: Record) -> float | None:
@@ -274,6 +325,7 @@ def summaries(records: Sequence[Record]) -> list[Record]:
         times = step_times(record)
         exposed = median(time.exposed for time in times)
         backend, shared = record["ranks"][0]["backend"], record["shared"]
+        chunk = _CHUNK_BYTES[record["device"]]
         if backend == CANDIDATE and record["schedule"] == "blocking":
             blocking[shared] = exposed
         urgent = idle = None
@@ -293,7 +345,7 @@ def summaries(records: Sequence[Record]) -> list[Record]:
                 "less_by": 1 - exposed / blocking[shared] if shared in blocking else None,
                 "urgent_ms": None if urgent is None else 1e3 * urgent,
                 "idle_ms": None if idle is None else 1e3 * idle,
-                "chunk_ms": None if urgent is None else 1e3 * _CHUNK_BYTES / record["rate"],
+                "chunk_ms": None if urgent is None else 1e3 * chunk / record["rate"],
             }
         )
     return lines

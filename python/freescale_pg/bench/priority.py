@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 from freescale_pg.bench.attempt import WrongResultError
 from freescale_pg.bench.barrier import Barrier, GroupBarrier, make_barrier
+from freescale_pg.bench.devices import CPU, check_device, own_device
 from freescale_pg.bench.exchange import Exchange, InFlight, group_of_priority
 from freescale_pg.bench.launch import run_ranks
 from freescale_pg.bench.memory import check_memory
 from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by
 from freescale_pg.bench.ranks import Ranks, agreed
-from freescale_pg.bench.roster import TORCH_BACKENDS, Place, check_names, choose_among
+from freescale_pg.bench.roster import check_names, choose_backends
 from freescale_pg.bench.table import markdown, microseconds_text, ratio_text, size_text
 
 _SEED = 20
@@ -41,7 +42,8 @@ class PriorityMode(Mode):
 
     Attributes:
         ranks: World size; None: that of the job, else 2.
-        backends: Of torch; None: freescale and gloo.
+        backends: Of torch; None: freescale and gloo, or NCCL beside it on CUDA devices.
+        device: Type of the tensors' device, "cpu" or "cuda".
         urgent: Bytes of a rank's input in the urgent exchange.
         bulk: The same in the bulk exchange.
         rate: Urgent calls a second.
@@ -52,15 +54,19 @@ class PriorityMode(Mode):
 
     ranks: int | None
     backends: tuple[str, ...] | None
+    device: str
     urgent: int
     bulk: int
     rate: float
     trials: int
 
     def check(self, world_size: int | None) -> None:
-        """Refuses unknown backends, and another world size than the job's."""
+        """Refuses unknown backends, absent devices, and another world size than the job's."""
         check_names(self.backends)
-        self._choose(speaks=False)
+        check_device(self.device)
+        # How many ranks of a job are on each host is known to them alone.
+        ranks = (self.ranks or _DEFAULT_RANKS) if world_size is None else 1
+        choose_backends(self.backends, self.device, ranks, speaks=False)
         check_ranks(None if self.ranks is None else [self.ranks], world_size)
 
     def collect(self) -> list[Record]:
@@ -72,9 +78,11 @@ class PriorityMode(Mode):
         interval = 1.0 / self.rate
         # Yielding: a backend's own threads need the cores to carry the bulk bytes meanwhile.
         schedule = Schedule(make_barrier(ranks, yields=True), interval)
-        names = self._choose(speaks=ranks.rank == 0)
-        check_memory(2 * len(names) * (self.urgent + self.bulk), ranks)
-        contests = [make_contest(name, self.urgent, self.bulk, ranks) for name in names]
+        speaks = ranks.rank == 0
+        names = choose_backends(self.backends, self.device, ranks.local_size, speaks=speaks)
+        device = own_device(self.device, ranks)
+        check_memory(2 * len(names) * (self.urgent + self.bulk), ranks, device)
+        contests = [make_contest(name, self.urgent, self.bulk, ranks, device) for name in names]
         for contest in contests:
             calibrate(contest, interval)
         kinds = (idle_trial, loaded_trial, bulk_trial)
@@ -97,9 +105,6 @@ class PriorityMode(Mode):
     def lines(self, records: Sequence[Record]) -> list[Record]:
         """A line for each backend."""
         return list(records)
-
-    def _choose(self, *, speaks: bool) -> list[str]:
-        return choose_among(self.backends, TORCH_BACKENDS, Place(), speaks=speaks)
 
 
 @dataclass
@@ -144,7 +149,9 @@ class Contest:
         }
 
 
-def make_contest(name: str, urgent: int, bulk: int, ranks: Ranks) -> Contest:
+def make_contest(
+    name: str, urgent: int, bulk: int, ranks: Ranks, device: torch.device = CPU
+) -> Contest:
     """Builds the groups and buffers of one backend. A collective call.
 
     Args:
@@ -152,11 +159,12 @@ def make_contest(name: str, urgent: int, bulk: int, ranks: Ranks) -> Contest:
         urgent: Bytes of a rank's input in the urgent exchange.
         bulk: The same in the bulk exchange.
         ranks: The run.
+        device: Of the tensors.
     """
     return Contest(
         name,
-        Exchange(urgent, ranks, group_of_priority(name, "URGENT")),
-        Exchange(bulk, ranks, group_of_priority(name, "BACKGROUND")),
+        Exchange(urgent, ranks, group_of_priority(name, "URGENT"), device),
+        Exchange(bulk, ranks, group_of_priority(name, "BACKGROUND"), device),
     )
 
 
@@ -172,18 +180,15 @@ class Schedule:
         """Goes through the ticks; makes the urgent call at each if there is one.
 
         Returns:
-            float64, shape ``(ticks, 3)``: when the call began and ended, in seconds of the clock
-            that all processes of a host share, and 1 if the bulk exchange was over by the end.
+            float64, shape ``(ticks, 3)``: when the call began and ended, as ``Exchange.run`` says
+            (0 where there is none), and 1 if the bulk exchange was over by the end.
         """
         notes = torch.zeros(ticks, 3, dtype=torch.float64)
         first = time.perf_counter()
         for tick in range(ticks):
             time.sleep(max(0.0, first + (tick + 1) * self._interval - time.perf_counter()))
             self._barrier.wait()
-            start = time.perf_counter()
-            if urgent is not None:
-                urgent.run()
-            end = time.perf_counter()
+            start, end = (0.0, 0.0) if urgent is None else urgent.run()
             over = bulk is not None and bulk.is_over
             notes[tick] = torch.tensor([start, end, float(over)], dtype=torch.float64)
         return notes

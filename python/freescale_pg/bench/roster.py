@@ -18,6 +18,7 @@ from freescale_pg.bench.contestants import (
     Mpi,
     TorchBackend,
 )
+from freescale_pg.bench.devices import shares_device
 from freescale_pg.bench.ranks import Ranks
 from freescale_pg.bench.results import CANDIDATE
 from freescale_pg.bench.shared_mapping import shared_mapping
@@ -26,7 +27,8 @@ TORCH_BACKENDS = (CANDIDATE, "gloo")
 # What torch does not know by name.
 OTHERS = ("mpi", "floor", "limit")
 CONTESTANTS = (*TORCH_BACKENDS, *OTHERS)
-CUDA_CONTESTANTS = (CANDIDATE, "nccl", "limit")
+CUDA_BACKENDS = (CANDIDATE, "nccl")
+CUDA_CONTESTANTS = (*CUDA_BACKENDS, "limit")
 
 
 class AbsentContestantError(ValueError):
@@ -124,6 +126,22 @@ def choose_among(
         if speaks:
             print(f"without {name}: {reason}", file=sys.stderr)
     return [name for name in names if name not in missing]
+
+
+def choose_backends(
+    wanted: Sequence[str] | None, device: str, local_size: int, *, speaks: bool = True
+) -> list[str]:
+    """``choose_among`` for modes that are about torch's backends alone.
+
+    Args:
+        wanted: Names asked for; None: the usual ones for the device that can take part.
+        device: Type of the tensors' device, "cpu" or "cuda".
+        local_size: Ranks of a host.
+        speaks: As ``choose_among`` has it.
+    """
+    default = CUDA_BACKENDS if device == "cuda" else TORCH_BACKENDS
+    place = Place(device, shares_device=shares_device(device, local_size))
+    return choose_among(wanted, default, place, speaks=speaks)
 
 
 def choose_contestants(

@@ -1,4 +1,7 @@
-"""A training whose computation takes time and no CPU, so that its exchanges stand out."""
+"""A training whose computation takes time and no CPU, so that its exchanges stand out.
+
+On a device its computing keeps the stream busy, and all times are those of the stream.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from freescale_pg._priority import Priority
+from freescale_pg.bench.clocks import Clock, make_clock
+from freescale_pg.bench.devices import CPU
 from freescale_pg.bench.noted_exchanges import ExchangeNotes, NotedWork
 from freescale_pg.embedding import SGD, OverlapPipeline, ShardedEmbedding
 from freescale_pg.operators import all_to_all_single
@@ -104,14 +109,15 @@ class Interval:
 
 
 class Compute:
-    """The stand-in for a device that computes: sleeps, and keeps the times.
+    """The stand-in for a model: lets the time of computing pass, and keeps the times.
 
     Args:
+        clock: By which it passes.
         buckets: Dense gradients, which are reduced while the backward goes on.
         group: Over which ranks.
         notes: Of the rank's exchanges.
         slowdown: By what part computing takes longer while an exchange of the rank is under way,
-            from its request to its end; 0.19 is 19 %.
+            from its request to its end, as the host knows them; 0.19 is 19 %.
 
     Attributes:
         present: What the present step computes.
@@ -121,6 +127,7 @@ class Compute:
 
     def __init__(
         self,
+        clock: Clock,
         buckets: Sequence[Tensor],
         group: dist.ProcessGroup,
         notes: ExchangeNotes,
@@ -129,6 +136,7 @@ class Compute:
         self.present = Computing(0.0, 0.0, 0.0)
         self.slowed = 0.0
         self.intervals: list[Interval] = []
+        self._clock = clock
         self._buckets = buckets
         self._group = group
         self._notes = notes
@@ -159,12 +167,11 @@ class Compute:
 
     def sleep(self, name: str, seconds: float) -> None:
         """Takes so much time, and more where exchanges slow it down."""
-        begin = time.monotonic()
-        if self._slowdown:
-            self.slowed += take(seconds, self._slowdown, self._notes)
-        else:
-            time.sleep(seconds)
-        self.intervals.append(Interval(name, begin, time.monotonic()))
+        with self._clock.timing(lambda *span: self.intervals.append(Interval(name, *span))):
+            if self._slowdown:
+                self.slowed += take(seconds, self._slowdown, self._notes)
+            else:
+                self._clock.pass_time(seconds)
 
     def _reduction_of(self, bucket: Tensor) -> Callable[[], dist.Work | None]:
         return lambda: dist.all_reduce(bucket, group=self._group, async_op=True)
@@ -228,13 +235,13 @@ class _Slow(torch.autograd.Function):
         return torch.ones_like(ctx.like) * gradients[0], None
 
 
-def equal_work(shape: Shape, group: dist.ProcessGroup) -> Work:
-    """Returns the same work for every rank and step."""
+def equal_work(shape: Shape, group: dist.ProcessGroup, device: torch.device = CPU) -> Work:
+    """Returns the same work for every rank and step, with ids on a device."""
     counts = repeat((shape.ids, round(shape.shared * shape.ids)))
     pool = _POOL * shape.ids
     ids = changing_ids(counts, pool, group.rank())
     computing = Computing.divided(shape.compute_seconds)
-    batches = (TimedBatch(each, computing) for each in ids)
+    batches = (TimedBatch(each.to(device), computing) for each in ids)
     return Work(group.size() * pool, shape.dim, batches)
 
 
@@ -262,6 +269,7 @@ class Training:
     Attributes:
         name: Shown in the table.
         steps: Per measured step, when it ran.
+        called: The same by the host's clock, which on a device is when it was enqueued.
         taken: How many steps were taken, measured or not.
         notes: Of its exchanges.
         compute: Its computation.
@@ -275,14 +283,19 @@ class Training:
         *,
         overlap: bool,
         slowdown: float = 0.0,
+        device: torch.device = CPU,
     ) -> None:
         self.name = name
         self.steps: list[Interval] = []
+        self.called: list[Interval] = []
         self.taken = 0
-        self.notes = ExchangeNotes()
-        buckets = [torch.zeros(elements) for elements in work.buckets]
-        self.compute = Compute(buckets, group, self.notes, slowdown)
-        self._table = ShardedEmbedding(work.rows, work.dim, group=group, optimizer=SGD(1e-3))
+        self._clock = make_clock(device)
+        self.notes = ExchangeNotes(self._clock)
+        buckets = [torch.zeros(elements).to(device) for elements in work.buckets]
+        self.compute = Compute(self._clock, buckets, group, self.notes, slowdown)
+        self._table = ShardedEmbedding(
+            work.rows, work.dim, group=group, optimizer=SGD(1e-3), device=device
+        )
         self._batches = work.batches
         self._pipeline: OverlapPipeline | None = None
         if overlap:
@@ -307,19 +320,25 @@ class Training:
             measured: Steps after them.
             around: Returns what each measured step is taken in.
         """
+        self._clock.settle()  # times are told from here on
         with self.notes.of_embeddings(self._all_to_all):
             for _ in range(warm_up):
                 self._step()
             for _ in range(measured):
                 with around():
-                    begin = time.monotonic()
-                    self._step()
-                    self.steps.append(Interval(self.name, begin, time.monotonic()))
+                    self._measured_step()
+        self._clock.settle()
 
     def close(self) -> None:
         """Ends what is under way; collective."""
         if self._pipeline is not None:
             self._pipeline.close()
+
+    def _measured_step(self) -> None:
+        begin = time.monotonic()
+        with self._clock.timing(lambda *span: self.steps.append(Interval(self.name, *span))):
+            self._step()
+        self.called.append(Interval(self.name, begin, time.monotonic()))
 
     def _step(self) -> None:
         self.taken += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from freescale_pg.bench.cells import Cell, Part
+from freescale_pg.bench.devices import CPU
 
-CPU = torch.device("cpu")
 # Data repeats with a prime period, so a part delivered at a wrong offset does not match; sums over
 # up to 2^14 ranks stay exact in float32.
 _PERIOD = 1021

@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(mode)
+        mode.add_argument(
+            "--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors; default: cpu"
+        )
         mode.add_argument("--json", type=Path, metavar="FILE", help="write all that was found")
         mode.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each number")
 
@@ -59,14 +62,18 @@ def _add_collectives(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="names that torch knows, mpi, floor, limit; default: all usual ones there are",
     )
-    add("--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors")
     add("--seconds", type=positive, default=1.0, help="for each operation and size; default: 1")
 
 
 def _add_priority(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ranks", type=count, metavar="N", help="default: 2, or the job's")
-    add("--backends", type=names, metavar="NAME,...", help="default: freescale,gloo")
+    add(
+        "--backends",
+        type=names,
+        metavar="NAME,...",
+        help="default: freescale and gloo, or nccl with --device cuda",
+    )
     add("--urgent", type=size_of, default="256KiB", metavar="SIZE", help="default: %(default)s")
     add("--bulk", type=size_of, default="256MiB", metavar="SIZE", help="default: %(default)s")
     add("--rate", type=positive, default=200.0, help="urgent calls a second; default: %(default)g")
@@ -76,9 +83,14 @@ def _add_priority(parser: argparse.ArgumentParser) -> None:
 def _add_overlap(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ranks", type=count, metavar="N", help="default: 4, or the job's")
-    add("--backends", type=names, metavar="NAME,...", help="default: freescale,gloo")
+    add(
+        "--backends",
+        type=names,
+        metavar="NAME,...",
+        help="default: freescale and gloo, or nccl with --device cuda",
+    )
     add("--shared", type=parts, default="0.1,0.3", metavar="PART,...", help="default: %(default)s")
-    add("--rate", type=positive, default=10e6, help="bytes per second that each rank sends")
+    add("--rate", type=positive, help="bytes per second that each rank sends; default: 10e6")
     add("--ids", type=count, default=8192, metavar="N", help="per rank; default: %(default)s")
     add("--dim", type=count, default=128, metavar="N", help="of a row; default: %(default)s")
     add("--compute", type=positive, default=1.2, help="times the exchange; default: %(default)s")
@@ -139,15 +151,22 @@ def _mode(given: argparse.Namespace) -> Mode:
         from freescale_pg.bench.priority import PriorityMode
 
         return PriorityMode(
-            given.ranks, backends, given.urgent, given.bulk, given.rate, given.trials
+            ranks=given.ranks,
+            backends=backends,
+            device=given.device,
+            urgent=given.urgent,
+            bulk=given.bulk,
+            rate=given.rate,
+            trials=given.trials,
         )
     from freescale_pg.bench.overlap import OverlapMode
 
     return OverlapMode(
         ranks=given.ranks,
         backends=backends,
+        device=given.device,
         shared=tuple(given.shared),
-        rate=round(given.rate),
+        rate=None if given.rate is None else round(given.rate),
         ids=given.ids,
         dim=given.dim,
         compute=given.compute,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from freescale_pg.bench import launch
 from freescale_pg.bench.cells import OPS
 from freescale_pg.bench.launch import find_mpirun
 from freescale_pg.cli.bench import spell_out
@@ -308,6 +309,23 @@ def test_an_interrupted_run_leaves_nothing(
     assert ended == status
     assert not [rank for rank in ranks if is_alive(rank)]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_while_a_process_starts_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", Interrupted)
+    sleepers = [launch.Command(["sleep", "1000"], {})] * 2
+    with pytest.raises(SystemExit), launch.started_together(sleepers):
+        pytest.fail("the signal was lost")
+    assert len(started) == 2
+    assert not [process for process in started if is_alive(process)]
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:

@@ -187,7 +187,9 @@ def started_together(commands: Sequence[Command]) -> Iterator[list[subprocess.Po
     processes: list[subprocess.Popen[bytes]] = []
     with terminated_as_exit():
         try:
-            processes.extend(_start(command) for command in commands)
+            with _signals_held():
+                for command in commands:
+                    processes.append(_start(command))
             yield processes
         finally:
             _end(processes)
@@ -247,12 +249,27 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 # The last signal that was to end this process. Python drops what a handler raises where it cannot
 # pass it on, as in a finalizer, so who waits looks here as well.
 _signalled: int | None = None
+# Whether it has to wait.
+_held = False
 
 
 def _leave(number: int) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Has signals wait: a process in whose start a handler raises would be known to nobody."""
+    global _held
+    _held = True
+    try:
+        yield
+    finally:
+        _held = False
+    if _signalled is not None:
+        _leave(_signalled)
 
 
 @contextmanager
@@ -267,7 +284,8 @@ def terminated_as_exit() -> Iterator[None]:
         global _signalled
         del frame
         _signalled = number
-        _leave(number)
+        if not _held:
+            _leave(number)
 
     before = {
         number: signal.signal(number, note)

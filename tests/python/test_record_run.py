@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import freescale_pg as fs
-from freescale_pg.balance import Quadratic
+from freescale_pg.balance import OnlineStats, Quadratic
 from freescale_pg.cli.main import main
 from freescale_pg.observe import StepTime
 from freescale_pg.observe.report import step_fields, step_from_fields
@@ -96,6 +96,41 @@ def check_page(directory: Path) -> None:
     assert "Not all is here" not in page and "Not simulated" not in page
     for text in ("all_reduce", "all_to_all_single", "0 → 1", "LOW", "shm", "4,096"):
         assert text in page, text
+
+
+# --- Streams that are balanced --------------------------------------------------------------------
+
+BATCHES = 3
+
+
+def train_balanced(rank: int, size: int, directory: str) -> OnlineStats:
+    """Every sample of rank 0 costs 9, and of the others 1."""
+    balancer = fs.OnlineBalancer(None, lambda batch: batch.double().numpy())
+    batches = [torch.full((4,), 1 if rank else 9)] * BATCHES
+    with fs.record_run(directory, balancer=balancer) as recorder:
+        for balanced in recorder.loader(balancer.balance(batches)):
+            with recorder.step():
+                exchange(len(balanced.batch), fs.Priority.LOW)
+    return balancer.stats()
+
+
+@pytest.mark.freescale_only
+def test_a_balanced_stream(launch: Launcher, tmp_path: Path) -> None:
+    stats, _ = launch(train_balanced, 2, str(tmp_path / "run"))
+    run = read_run(tmp_path / "run")
+    assert run.missing == () and run.balance == () and run.online is not None
+    # Loads of 36 and 4 are made equal by two samples that move each way.
+    assert (stats.before, stats.after) == (1.8, 1.0)
+    found = run.online.imbalance
+    assert (found.steps, found.before, found.after, found.floor) == (BATCHES, 1.8, 1.0, 1.0)
+    assert (run.online.skipped, run.online.samples) == (0, 8 * BATCHES)
+    assert run.online.samples_moved == 4 * BATCHES == stats.samples_moved
+    assert run.online.bytes_moved == 8 * 4 * BATCHES == stats.bytes_moved
+    assert found.batches.tolist() == [[1.8, 1.0, 1.0]] * BATCHES
+    assert all(len(rank.steps) == len(rank.loads) == BATCHES for rank in run.ranks.values())
+    assert main(["report", str(run.directory)]) == 0
+    page = (run.directory / "report.html").read_text()
+    assert f"last {BATCHES} of {BATCHES} batches, balanced online" in page
 
 
 # --- Jobs that fail -------------------------------------------------------------------------------

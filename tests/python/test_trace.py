@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import freescale_pg as fs
 from freescale_pg import _C
+from freescale_pg.observe import clocks
 from freescale_pg.observe.chrome import Slice, slice_of, trace_events
 from freescale_pg.observe.clocks import ClockDrift, ClockOffset, offset_of
 from freescale_pg.observe.tracing import Recording, trace_document
@@ -302,11 +303,52 @@ def test_one_clock_does_not_drift() -> None:
     """What two comparisons of the same clock differ by is how long they took."""
     same = ClockDrift(offset_of(1000, 1030, 1100), offset_of(9000, 9099, 9100))
     assert (same.rate, same.offset_at(5000), same.error_ns) == (0, 0, 50)
+    # The worse comparison says how far off it may be, whichever of the two that is.
+    better = offset_of(9000, 9030, 9060)
+    assert ClockDrift(same.first, better).error_ns == ClockDrift(better, same.first).error_ns == 50
     # Near at the begin by chance: then the end tells.
     other = ClockDrift(offset_of(1000, 1030, 1100), offset_of(9000, 10_050, 9100))
     assert other.offset_at(1030) == -20 and other.offset_at(10_050) == 1000
     # The clocks were compared at one moment: there is no rate.
     assert ClockDrift(offset_of(0, 500, 100), offset_of(0, 500, 100)).rate == 0
+
+
+class QuickOnce:
+    """A group of two ranks whose second one answers at once in one round trip, else late.
+
+    Its clock is 500 ahead of that of the first one, which is the only one that runs here.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._trips = 0
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> "QuickOnce":
+        self._trips += 1
+        self.now += 10 if self._trips == 4 else 1000
+        return self
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> "QuickOnce":
+        tensors[0].fill_(self.now + 500)
+        self.now += 10
+        return self
+
+    def wait(self) -> None:
+        pass
+
+
+def test_the_quickest_round_trip_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = QuickOnce()
+    monkeypatch.setattr(clocks.time, "monotonic_ns", lambda: group.now)
+    first, second = clocks.measure_offsets(group)  # type: ignore[arg-type]
+    assert (second.measured_ns, second.error_ns) == (500, 10)
+    assert (first.measured_ns, first.at_ns) == (0, group.now)
 
 
 def message(begin: int, end: int, **others: Any) -> SimpleNamespace:

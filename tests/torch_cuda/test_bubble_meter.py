@@ -191,6 +191,26 @@ def test_collectives_of_the_host(run_ranks: Ranks) -> None:
     run_ranks(2, wait_on_the_host)
 
 
+def wait_in_another_thread(rank: int, world_size: int) -> None:
+    """What a thread beside the step waits for on the host holds nothing of the step back."""
+    meter = fs.BubbleMeter()
+
+    def reduce() -> None:
+        call_last(rank, world_size, "all_reduce", lambda: dist.all_reduce(torch.ones(5)), "late")
+
+    dist.barrier()
+    with meter.step():
+        beside = threading.Thread(target=reduce)
+        beside.start()
+        beside.join()
+    (step,) = meter.own_steps()
+    assert step.blocked == () and step.compute_ns == step.total_ns > 0
+
+
+def test_what_another_thread_waits_for(run_ranks: Ranks) -> None:
+    run_ranks(2, wait_in_another_thread)
+
+
 class ExchangeInBackward(torch.autograd.Function):
     """Waits as DDP does: through a future, in a callback at the end of the pass."""
 

@@ -67,57 +67,11 @@ TEST(window_follows_the_product_of_rate_and_delay) {
   // Much delay: what is on its way at this rate, twice, and the chunk itself counts.
   const size_t far = window_over_wire(10 * kMicrosecond, 200 * kMicrosecond);
   CHECK(far >= 21 * kChunk);
-  CHECK(far <= 100 * kChunk);  // twice as much while that is tried
+  CHECK(far <= 50 * kChunk);
   // None: two chunks keep the wire busy.
   const size_t near = window_over_wire(100 * kMicrosecond, kMicrosecond);
   CHECK(near >= 2 * kChunk);
-  CHECK(near <= 2 * 3 * kChunk);
-}
-
-// A wire that takes a chunk in 100 us, to a receiver that looks every `nap`.
-class Sleeper {
- public:
-  // How many chunks it has taken after so many looks.
-  size_t take(ChunkWindow& window, Nanoseconds nap, int looks) {
-    const uint64_t before = taken_;
-    for (int look = 0; look < looks; ++look, now_ += nap) {
-      const uint64_t known = taken_;
-      for (; !arrivals_.empty() && arrivals_.front() <= now_; arrivals_.pop_front()) ++taken_;
-      if (taken_ != known) CHECK(window.note_taken(kLevel, taken_ * kChunk, now_));
-      while (window.has_room(kLevel, kChunk)) {
-        window.note_put(kLevel, kChunk, now_);
-        wire_free_ = std::max(wire_free_, now_) + 100 * kMicrosecond;
-        arrivals_.push_back(wire_free_);
-      }
-    }
-    return taken_ - before;
-  }
-
- private:
-  Nanoseconds now_ = 0;
-  Nanoseconds wire_free_ = 0;
-  std::deque<Nanoseconds> arrivals_;
-  uint64_t taken_ = 0;
-};
-
-TEST(window_grows_for_a_receiver_that_sleeps_and_shrinks_when_it_is_awake) {
-  ChunkWindow window(kChunk);
-  Sleeper receiver;
-  receiver.take(window, 10 * kMicrosecond, 10'000);
-  CHECK(window.size() <= 2 * 3 * kChunk);  // one trial at most
-  // In a nap of 4 ms the wire carries 40 chunks.
-  receiver.take(window, 4000 * kMicrosecond, 60);
-  CHECK_GT(receiver.take(window, 4000 * kMicrosecond, 100), 100u * 34);
-  receiver.take(window, 10 * kMicrosecond, 100'000);
-  CHECK(window.size() <= 2 * 3 * kChunk);
-}
-
-TEST(window_grows_no_further_than_an_urgent_chunk_may_wait) {
-  ChunkWindow window(kChunk);
-  Sleeper receiver;
-  receiver.take(window, 10 * kMicrosecond, 10'000);
-  receiver.take(window, 50'000 * kMicrosecond, 100);
-  CHECK(window.size() <= 2 * 3 * kChunk);
+  CHECK(near <= 3 * kChunk);
 }
 
 TEST(window_takes_no_burst_of_credits_for_speed) {

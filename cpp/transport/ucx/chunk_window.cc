@@ -12,7 +12,7 @@ size_t ChunkWindow::in_flight_up_to(int level) const {
 
 bool ChunkWindow::has_room(int level, size_t bytes) const {
   const size_t ahead = in_flight_up_to(level);
-  return ahead == 0 || ahead + bytes <= size();
+  return ahead == 0 || ahead + bytes <= size_;
 }
 
 void ChunkWindow::note_put(int level, size_t bytes, Nanoseconds now) {
@@ -25,14 +25,12 @@ void ChunkWindow::note_put(int level, size_t bytes, Nanoseconds now) {
 bool ChunkWindow::note_taken(int level, uint64_t total, Nanoseconds now) {
   Level& one = levels_[level];
   if (total < one.taken || total > one.put) return false;
-  const uint64_t taken = total - one.taken;
-  taken_ += taken;
+  taken_ += total - one.taken;
   one.taken = total;
   while (!one.open.empty() && one.open.front().end <= total) {
     measure(one.open.front(), now);
     one.open.pop_front();
   }
-  search_.note_taken(taken, now - taken_at_, size());
   taken_at_ = now;
   return true;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +7,6 @@
 
 #include "cpp/base/clock.h"
 #include "cpp/base/priority.h"
-#include "cpp/transport/ucx/window_search.h"
 
 namespace freescale::ucx {
 
@@ -20,8 +18,6 @@ namespace freescale::ucx {
 // time that one chunk took there and back; at least two chunks. In an
 // experiment with UCX's puts on a link of 2 Gbit/s, 4 MiB beside bulk took 1.25 times their idle
 // time with 512 KiB of bulk in flight, 1.9 times with 4 MiB, and the bulk lost 1.6 % at most.
-//
-// Larger where that turns out to carry more (WindowSearch).
 //
 // Of a level's chunks so many may be on their way, those of more urgent levels included: where
 // these fill the wire, bulk would only take its share of it.
@@ -42,7 +38,7 @@ class ChunkWindow {
   // said before, or more than were put.
   bool note_taken(int level, uint64_t total, Nanoseconds now);
 
-  size_t size() const { return std::min(size_ << search_.doublings(), most_); }
+  size_t size() const { return size_; }
   size_t in_flight(int level) const {
     return static_cast<size_t>(levels_[level].put - levels_[level].taken);
   }
@@ -69,8 +65,7 @@ class ChunkWindow {
 
   size_t least_;
   size_t most_;
-  size_t size_;  // by rate and delay
-  WindowSearch search_;
+  size_t size_;
   std::array<Level, kPriorityLevels> levels_;
   uint64_t taken_ = 0;        // of all levels
   Nanoseconds taken_at_ = 0;  // likewise, and see Put

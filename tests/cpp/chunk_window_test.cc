@@ -74,15 +74,6 @@ TEST(window_follows_the_product_of_rate_and_delay) {
   CHECK(near <= 3 * kChunk);
 }
 
-TEST(window_takes_no_burst_of_credits_for_speed) {
-  ChunkWindow window(kChunk);
-  for (int i = 0; i < 7; ++i) window.note_put(kLevel, kChunk, 0);
-  window.note_put(kLevel, kChunk, 999 * kMicrosecond);
-  // Eight chunks in a millisecond, not in the time that the last of them took.
-  CHECK(window.note_taken(kLevel, 8 * kChunk, 1000 * kMicrosecond));
-  CHECK_EQ(window.size(), 2 * kChunk);
-}
-
 TEST(window_refuses_credits_that_cannot_be) {
   ChunkWindow window(kChunk);
   window.note_put(kLevel, kChunk, 0);

@@ -4,22 +4,16 @@
 
 namespace freescale::ucx {
 
-size_t ChunkWindow::in_flight_up_to(int level) const {
-  size_t bytes = 0;
-  for (int each = 0; each <= level; ++each) bytes += in_flight(each);
-  return bytes;
-}
-
 bool ChunkWindow::has_room(int level, size_t bytes) const {
-  const size_t ahead = in_flight_up_to(level);
+  size_t ahead = 0;
+  for (int each = 0; each <= level; ++each) ahead += in_flight(each);
   return ahead == 0 || ahead + bytes <= size_;
 }
 
 void ChunkWindow::note_put(int level, size_t bytes, Nanoseconds now) {
-  if (in_flight_up_to(kPriorityLevels - 1) == 0) taken_at_ = now;
   Level& one = levels_[level];
   one.put += bytes;
-  one.open.push_back({one.put, taken_, taken_at_, now});
+  one.open.push_back({one.put, taken_, now});
 }
 
 bool ChunkWindow::note_taken(int level, uint64_t total, Nanoseconds now) {
@@ -31,22 +25,19 @@ bool ChunkWindow::note_taken(int level, uint64_t total, Nanoseconds now) {
     measure(one.open.front(), now);
     one.open.pop_front();
   }
-  taken_at_ = now;
   return true;
 }
 
-// The rate is what was taken from the last credit before a chunk's going to its own credit's
-// coming, as in BBR (draft-ietf-ccwg-bbr, delivery rate), because credits come several at once. It
-// rises at once and falls slowly, since an application that puts little must not make the window
-// small.
+// The rate is what was taken between a chunk's going and its credit's coming, as in BBR
+// (draft-ietf-ccwg-bbr, delivery rate): it rises at once and falls slowly, since an application
+// that puts little must not make the window small.
 void ChunkWindow::measure(const Put& put, Nanoseconds now) {
   const Nanoseconds took = std::max<Nanoseconds>(now - put.at, 1);
   if (shortest_ == 0 || took < shortest_ || now - shortest_at_ > kForget) {
     shortest_ = took;
     shortest_at_ = now;
   }
-  const Nanoseconds since = std::max(took, now - put.taken_at);
-  const double rate = static_cast<double>(taken_ - put.taken_then) / static_cast<double>(since);
+  const double rate = static_cast<double>(taken_ - put.taken_then) / static_cast<double>(took);
   rate_ = rate > rate_ ? rate : rate_ + (rate - rate_) / 64;
   const auto wanted = static_cast<size_t>(2 * rate_ * static_cast<double>(shortest_));
   size_ = std::clamp(wanted, least_, most_);

@@ -32,7 +32,6 @@ class ChunkWindow {
 
   // A window that is too small for the chunk still takes one at a time.
   bool has_room(int level, size_t bytes) const;
-  // `now`: before the put.
   void note_put(int level, size_t bytes, Nanoseconds now);
   // The receiver has taken so many bytes of the level in all. False for nonsense: fewer than it
   // said before, or more than were put.
@@ -50,9 +49,8 @@ class ChunkWindow {
   static constexpr Nanoseconds kForget = 10'000'000'000;
 
   struct Put {
-    uint64_t end;          // of its level
-    uint64_t taken_then;   // of all levels
-    Nanoseconds taken_at;  // when they were; if nothing was on its way, when this was put
+    uint64_t end;         // of its level
+    uint64_t taken_then;  // of all levels
     Nanoseconds at;
   };
   struct Level {
@@ -60,7 +58,6 @@ class ChunkWindow {
     uint64_t taken = 0;
     std::deque<Put> open;
   };
-  size_t in_flight_up_to(int level) const;
   void measure(const Put& put, Nanoseconds now);
 
   size_t least_;
@@ -68,7 +65,6 @@ class ChunkWindow {
   size_t size_;
   std::array<Level, kPriorityLevels> levels_;
   uint64_t taken_ = 0;        // of all levels
-  Nanoseconds taken_at_ = 0;  // likewise, and see Put
   Nanoseconds shortest_ = 0;  // 0: none yet
   Nanoseconds shortest_at_ = 0;
   double rate_ = 0;  // bytes per nanosecond

@@ -165,12 +165,11 @@ bool UcxLink::try_put(int level, const ChunkTag& tag, std::span<const Segment> p
                              .number = chunks_sent_[level],
                              .token = tag.token,
                              .offset = tag.offset};
-  const Nanoseconds now = now_ns();
   if (!send(header, pieces, puts_ + 1).ok()) return false;
   ++puts_;
   ++chunks_sent_[level];
   ++sent_;
-  window_.note_put(level, bytes, now);
+  window_.note_put(level, bytes, now_ns());
   return true;
 }
 

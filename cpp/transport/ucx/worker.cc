@@ -275,7 +275,8 @@ bool Worker::poll() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return false;
   polling_ = true;
-  const bool any = progress();
+  // One step, so that the credit of a chunk goes back before the next one is taken.
+  const bool any = ucp_.ucp_worker_progress(worker_) != 0;
   polling_ = false;
   sink_.on_polled();
   return any;

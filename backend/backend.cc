@@ -87,8 +87,11 @@ Call Backend::begin(OpKind op, c10::ScalarType dtype, std::chrono::milliseconds 
   Call call;
   call.begin = now_ns();
   call.site = {rank_, op, 0};
-  ensure_connected();
-  const Members members = usable_members(call.site);
+  Members members = usable_members(call.site);
+  if (members.group == nullptr) {
+    run_without_interpreter_lock([this] { connect(); });
+    members = usable_members(call.site);
+  }
   if (numbered) call.site.sequence = members.group->next_sequence();
   call.dtype = dtype;
   call.priority = resolve_priority(options_->priority, environment_.policy, op, dtype);

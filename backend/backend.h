@@ -138,7 +138,6 @@ class Backend final : public c10d::Backend {
   using Submit = std::function<void(Engine&, Request)>;
 
   // connecting.cc
-  void ensure_connected();
   void connect();
   void refuse_to_connect(const std::string& reason);
   std::shared_ptr<GroupContext> context() const;  // null until connected

@@ -22,15 +22,19 @@ int count_ranks_on_host(const std::vector<LinkReport>& links) {
   return count;
 }
 
-// Does a step of making the group; the other members, who would wait for this rank, learn if it
-// fails.
+// Tells those who connect to this rank, or will, and would wait for it.
+void refuse(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::string& why) {
+  StoreAdapter adapter(store);
+  Mesh::refuse(adapter, rank, why);
+}
+
+// Does a step of making the group; the other members learn if it fails.
 template <typename Step>
 auto or_refuse(const c10::intrusive_ptr<c10d::Store>& store, int rank, Step step) {
   try {
     return step();
   } catch (const std::exception& error) {
-    StoreAdapter adapter(store);
-    Mesh::refuse(adapter, rank, exception_text(error));
+    refuse(store, rank, exception_text(error));
     throw;
   }
 }
@@ -51,15 +55,6 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
       or_refuse(store_, rank, [&] { return ProcessEngine::acquire(*options_, environment_); });
   if (options_->eager) connect();
   init();
-}
-
-void Backend::ensure_connected() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (members_.group != nullptr || members_.process == nullptr) return;
-    if (members_.process->is_forked_copy()) return;
-  }
-  run_without_interpreter_lock([this] { connect(); });
 }
 
 void Backend::connect() {
@@ -102,11 +97,7 @@ void Backend::connect() {
   members_ = std::move(members);
 }
 
-// Those who connect, or will, would wait for this rank.
-void Backend::refuse_to_connect(const std::string& reason) {
-  StoreAdapter adapter(store_);
-  Mesh::refuse(adapter, rank_, reason);
-}
+void Backend::refuse_to_connect(const std::string& reason) { refuse(store_, rank_, reason); }
 
 std::vector<LinkReport> Backend::links() const {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -72,38 +72,19 @@ std::vector<std::string> ucx_candidates() {
   return known_ucx_candidates();
 }
 
-std::vector<LinkStatistics> add_up(const std::vector<LinkStatistics>& one,
-                                   const std::vector<LinkStatistics>& other) {
-  std::map<int, LinkStatistics> sums;
-  for (const auto* rows : {&one, &other}) {
-    for (const LinkStatistics& row : *rows) {
-      LinkStatistics& sum = sums[row.peer];
-      sum.peer = row.peer;
-      sum.bytes_sent += row.bytes_sent;
-      sum.bytes_received += row.bytes_received;
-    }
-  }
-  std::vector<LinkStatistics> rows;
-  for (const auto& [peer, sum] : sums) rows.push_back(sum);
-  return rows;
-}
+std::pair<OpKind, Priority> key_of(const OpStatistics& row) { return {row.op, row.priority}; }
+int key_of(const LinkStatistics& row) { return row.peer; }
 
-std::vector<OpStatistics> add_up(const std::vector<OpStatistics>& one,
-                                 const std::vector<OpStatistics>& other) {
-  std::map<std::pair<OpKind, Priority>, OpStatistics> sums;
+template <typename Row>
+std::vector<Row> add_up(const std::vector<Row>& one, const std::vector<Row>& other) {
+  std::map<decltype(key_of(Row())), Row> sums;
   for (const auto* rows : {&one, &other}) {
-    for (const OpStatistics& row : *rows) {
-      OpStatistics& sum = sums[{row.op, row.priority}];
-      sum.op = row.op;
-      sum.priority = row.priority;
-      sum.calls += row.calls;
-      sum.bytes_sent += row.bytes_sent;
-      sum.bytes_received += row.bytes_received;
-      sum.blocked += row.blocked;
-      sum.in_flight += row.in_flight;
+    for (const Row& row : *rows) {
+      const auto [sum, fresh] = sums.try_emplace(key_of(row), row);
+      if (!fresh) sum->second += row;
     }
   }
-  std::vector<OpStatistics> rows;
+  std::vector<Row> rows;
   for (const auto& [key, sum] : sums) rows.push_back(sum);
   return rows;
 }

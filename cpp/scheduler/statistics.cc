@@ -2,6 +2,21 @@
 
 namespace freescale {
 
+OpStatistics& OpStatistics::operator+=(const OpStatistics& more) {
+  calls += more.calls;
+  bytes_sent += more.bytes_sent;
+  bytes_received += more.bytes_received;
+  blocked += more.blocked;
+  in_flight += more.in_flight;
+  return *this;
+}
+
+LinkStatistics& LinkStatistics::operator+=(const LinkStatistics& more) {
+  bytes_sent += more.bytes_sent;
+  bytes_received += more.bytes_received;
+  return *this;
+}
+
 OpStatistics& Statistics::cell(OpKind op, Priority priority) {
   return cells_[static_cast<int>(op)][priority_level(priority)];
 }
@@ -18,10 +33,8 @@ void Statistics::count_bytes(OpKind op, Priority priority, std::span<const LinkS
     if (each.bytes_sent == 0 && each.bytes_received == 0) continue;
     total.bytes_sent += each.bytes_sent;
     total.bytes_received += each.bytes_received;
-    LinkStatistics& link = links_[each.peer];
-    link.peer = each.peer;
-    link.bytes_sent += each.bytes_sent;
-    link.bytes_received += each.bytes_received;
+    const auto [link, fresh] = links_.try_emplace(each.peer, each);
+    if (!fresh) link->second += each;
   }
 }
 

@@ -21,6 +21,9 @@ struct OpStatistics {
   uint64_t bytes_received = 0;  // from other ranks
   Nanoseconds blocked = 0;      // callers' time inside wait()
   Nanoseconds in_flight = 0;    // from the call to completion
+
+  // Of the same operation and priority.
+  OpStatistics& operator+=(const OpStatistics& more);
 };
 
 // What has travelled between this rank and another one since the start or the last reset.
@@ -28,6 +31,9 @@ struct LinkStatistics {
   int peer = 0;                 // of all ranks
   uint64_t bytes_sent = 0;      // payloads, as in OpStatistics
   uint64_t bytes_received = 0;  // likewise
+
+  // With the same peer.
+  LinkStatistics& operator+=(const LinkStatistics& more);
 };
 
 // Thread-safe counters. The engine counts bytes; the layer that knows what the user called counts

@@ -31,7 +31,7 @@ from fault_bodies import (
 from harness.data import arbitrary, assert_same_bits, poisoned
 from harness.launch import LAUNCH_LIMIT
 from host_rank import await_word, say, was_said
-from launcher import Ranks
+from launcher import Job, Ranks
 from network import Host, Network
 
 MakeNetwork = Callable[..., Network]
@@ -242,6 +242,14 @@ CUTS = [unplug, set_down, silence_from, silence_to, silence_both]
 Cut = Callable[[Network, bool], None]
 
 
+def cut_when_ready(job: Job, network: Network, cut: Cut) -> None:
+    """Cuts the network off once both ranks are ready, and tells them."""
+    job.await_word("ready0")
+    job.await_word("ready1")
+    cut(network, True)
+    job.say("cut")
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
 def test_link_that_is_down_for_a_second(slow_pair: Network, ranks: Ranks, cut: Cut) -> None:
     job = ranks.start(slow_pair, 1, check_survival, timeout=TIMEOUT)
@@ -293,10 +301,7 @@ def test_link_that_comes_up_late(make_network: MakeNetwork, ranks: Ranks, cut: C
     """After UCX has given up: 3 s where nobody has the address, 7 s where all is lost."""
     with make_network(2) as network:
         job = ranks.start(network, 1, check_late_network, init=False)
-        job.await_word("ready0")
-        job.await_word("ready1")
-        cut(network, True)
-        job.say("cut")
+        cut_when_ready(job, network, cut)
         time.sleep(10.0)
         cut(network, False)
         job.wait()
@@ -316,10 +321,7 @@ def check_no_network(rank: int, size: int) -> None:
 def test_link_that_never_comes_up(make_network: MakeNetwork, ranks: Ranks, cut: Cut) -> None:
     with make_network(2) as network:
         job = ranks.start(network, 1, check_no_network, init=False)
-        job.await_word("ready0")
-        job.await_word("ready1")
-        cut(network, True)
-        job.say("cut")
+        cut_when_ready(job, network, cut)
         job.wait()
 
 
@@ -338,10 +340,7 @@ def check_idle_cut(rank: int, size: int) -> None:
 def test_idle_link_that_is_cut(make_network: MakeNetwork, ranks: Ranks, cut: Cut) -> None:
     with make_network(2) as network:
         job = ranks.start(network, 1, check_idle_cut, timeout=TIMEOUT, environment=FAST_HEARTBEAT)
-        job.await_word("ready0")
-        job.await_word("ready1")
-        cut(network, True)
-        job.say("cut")
+        cut_when_ready(job, network, cut)
         job.wait()
 
 

@@ -18,8 +18,7 @@ class OrderedInbox {
       return false;
     }
     ready_.push_back(std::move(message));
-    ++next_;
-    make_ready();
+    advance();
     return true;
   }
 
@@ -27,8 +26,7 @@ class OrderedInbox {
   // next, and none waits before it.
   bool pass(uint32_t number) {
     if (number != next_ || !ready_.empty()) return false;
-    ++next_;
-    make_ready();
+    advance();
     return true;
   }
 
@@ -42,7 +40,9 @@ class OrderedInbox {
   size_t early() const { return early_.size(); }
 
  private:
-  void make_ready() {
+  // The next one is here; those that were ahead of their turn and follow it are, too.
+  void advance() {
+    ++next_;
     for (auto found = early_.find(next_); found != early_.end(); found = early_.find(next_)) {
       ready_.push_back(std::move(found->second));
       early_.erase(found);

@@ -19,13 +19,13 @@ import torch.distributed as dist
 
 from freescale_pg.bench.barrier import share_memory
 from freescale_pg.bench.cells import ELEMENT_BYTES
-from freescale_pg.bench.devices import CPU, check_device, own_device
+from freescale_pg.bench.devices import CPU, own_device
 from freescale_pg.bench.exchange import Exchange, group_of_priority
 from freescale_pg.bench.launch import Program, run_ranks
 from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by, say
 from freescale_pg.bench.ranks import Ranks, agreed
 from freescale_pg.bench.results import CANDIDATE
-from freescale_pg.bench.roster import check_names, choose_backends
+from freescale_pg.bench.roster import check_backends, choose_backends
 from freescale_pg.bench.shaped import ShapingUnavailableError, run_shaped
 from freescale_pg.bench.table import markdown
 from freescale_pg.bench.timed_training import FirstInFirstOut, Shape, Training, equal_work
@@ -87,11 +87,7 @@ class OverlapMode(Mode):
 
     def check(self, world_size: int | None) -> None:
         """Refuses absent devices, unknown backends, and those whose links cannot be shaped."""
-        check_names(self.backends)
-        check_device(self.device)
-        # How many ranks of a job are on each host is known to them alone.
-        ranks = (self.ranks or _DEFAULT_RANKS) if world_size is None else 1
-        choose_backends(self.backends, self.device, ranks, speaks=False)
+        check_backends(self.backends, self.device, self.ranks or _DEFAULT_RANKS, world_size)
         if self._is_on_cuda and self.rate is not None:
             raise ValueError(
                 f"--rate {self.rate}: links are emulated for CPU tensors, not with --device cuda"
@@ -163,9 +159,9 @@ class OverlapMode(Mode):
         Those of the others; of a single rank: its own.
         """
         group = group_of_priority(backend, "URGENT")
-        exchange = Exchange(self.ids * self.dim * ELEMENT_BYTES, ranks, group, device)
-        sent = exchange.bytes_to_others or self.ids * self.dim * ELEMENT_BYTES
-        return agreed(sent / idle_seconds(exchange))
+        size = self.ids * self.dim * ELEMENT_BYTES
+        exchange = Exchange(size, ranks, group, device)
+        return agreed((exchange.bytes_to_others or size) / idle_seconds(exchange))
 
     def _shape(self, shared: float, rate: float, ranks: Ranks) -> Shape:
         """Returns a step that computes as long as asked for."""

@@ -18,13 +18,13 @@ import torch.distributed as dist
 
 from freescale_pg.bench.attempt import WrongResultError
 from freescale_pg.bench.barrier import Barrier, GroupBarrier, make_barrier
-from freescale_pg.bench.devices import CPU, check_device, own_device
+from freescale_pg.bench.devices import CPU, own_device
 from freescale_pg.bench.exchange import Exchange, InFlight, group_of_priority
 from freescale_pg.bench.launch import run_ranks
 from freescale_pg.bench.memory import check_memory
 from freescale_pg.bench.mode import Mode, Record, check_ranks, measured_by
 from freescale_pg.bench.ranks import Ranks, agreed
-from freescale_pg.bench.roster import check_names, choose_backends
+from freescale_pg.bench.roster import check_backends, choose_backends
 from freescale_pg.bench.table import markdown, microseconds_text, ratio_text, size_text
 
 _SEED = 20
@@ -62,11 +62,7 @@ class PriorityMode(Mode):
 
     def check(self, world_size: int | None) -> None:
         """Refuses unknown backends, absent devices, and another world size than the job's."""
-        check_names(self.backends)
-        check_device(self.device)
-        # How many ranks of a job are on each host is known to them alone.
-        ranks = (self.ranks or _DEFAULT_RANKS) if world_size is None else 1
-        choose_backends(self.backends, self.device, ranks, speaks=False)
+        check_backends(self.backends, self.device, self.ranks or _DEFAULT_RANKS, world_size)
         check_ranks(None if self.ranks is None else [self.ranks], world_size)
 
     def collect(self) -> list[Record]:

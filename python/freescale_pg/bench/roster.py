@@ -18,7 +18,7 @@ from freescale_pg.bench.contestants import (
     Mpi,
     TorchBackend,
 )
-from freescale_pg.bench.devices import shares_device
+from freescale_pg.bench.devices import check_device, shares_device
 from freescale_pg.bench.ranks import Ranks
 from freescale_pg.bench.results import CANDIDATE
 from freescale_pg.bench.shared_mapping import shared_mapping
@@ -142,6 +142,26 @@ def choose_backends(
     default = CUDA_BACKENDS if device == "cuda" else TORCH_BACKENDS
     place = Place(device, shares_device=shares_device(device, local_size))
     return choose_among(wanted, default, place, speaks=speaks)
+
+
+def check_backends(
+    wanted: Sequence[str] | None, device: str, ranks: int, world_size: int | None
+) -> None:
+    """Refuses, before there are ranks, what ``choose_backends`` would refuse on them.
+
+    Args:
+        wanted: Names asked for, or None.
+        device: Type of the tensors' device, "cpu" or "cuda".
+        ranks: Of a run that starts its own.
+        world_size: Of the job; None: there is none.
+
+    Raises:
+        ValueError: No such name, no such device here, or a backend cannot take part.
+    """
+    check_names(wanted)
+    check_device(device)
+    # How many ranks of a job are on each host is known to them alone.
+    choose_backends(wanted, device, ranks if world_size is None else 1, speaks=False)
 
 
 def choose_contestants(

@@ -70,6 +70,10 @@ class ClockDrift:
             return 0
         return self.first.measured_ns + round(self.rate * (at_ns - self.first.at_ns))
 
+    def first_ranks_time(self, at_ns: int) -> int:
+        """Returns what the first rank's clock shows when the rank's shows a time; ns."""
+        return at_ns - self.offset_at(at_ns)
+
     @property
     def _is_one_clock(self) -> bool:
         return self.first.may_be_none and (self.last is None or self.last.may_be_none)

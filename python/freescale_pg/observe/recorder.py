@@ -191,9 +191,7 @@ class RunRecorder:
         """Writes what there is, and the trace."""
         recording = finish(self._log, self._rank, self._begin)
         path = trace_path(self._directory, self._rank)
-        # Compared once: at the end of the block other ranks may have failed, or be elsewhere.
-        clock, zero = ClockDrift(self._clock), self._agreed.zero
-        write_json(path, trace_document([recording], [clock], zero))
+        write_json(path, trace_document([recording], [self._clock], self._agreed.zero))
         trace = {"file": path.name, "events": len(recording.slices), "dropped": recording.dropped}
         self._write(state, error, trace)
 
@@ -216,12 +214,13 @@ class RunRecorder:
         write_json(summary_path(self._directory, self._rank), held)
 
     @property
-    def _clock(self) -> ClockOffset:
-        return self._agreed.clocks[self._rank]
+    def _clock(self) -> ClockDrift:
+        # Compared once: at the end of the block other ranks may have failed, or be elsewhere.
+        return ClockDrift(self._agreed.clocks[self._rank])
 
     def _since_zero(self, at: int) -> int:
         """From this rank's clock to the time that all ranks share; ns."""
-        return at - self._clock.offset_ns - self._agreed.zero
+        return self._clock.first_ranks_time(at) - self._agreed.zero
 
     def _about(self, group: dist.ProcessGroup) -> dict[str, Any]:
         """What does not change while the run lasts."""
@@ -237,7 +236,7 @@ class RunRecorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "backend": dist.get_backend(group),
-            "clock": {"offset_ns": self._clock.offset_ns, "error_ns": self._clock.error_ns},
+            "clock": {"offset_ns": self._clock.first.offset_ns, "error_ns": self._clock.error_ns},
             "links": _links(group),
             "workload": None if self._sampler is None else _workload(self._sampler.workload()),
         }

@@ -124,8 +124,7 @@ def _gather(
 
 def _write(path: Path, recordings: Sequence[Recording], clocks: Sequence[ClockDrift]) -> None:
     zero = min(
-        each.begin - clock.offset_at(each.begin)
-        for each, clock in zip(recordings, clocks, strict=True)
+        clock.first_ranks_time(each.begin) for each, clock in zip(recordings, clocks, strict=True)
     )
     path.write_text(json.dumps(trace_document(recordings, clocks, zero)) + "\n")
 
@@ -162,7 +161,7 @@ def trace_document(
 
 
 def _since_zero(clock: ClockDrift, zero: int, at: int) -> int:
-    return at - clock.offset_at(at) - zero
+    return clock.first_ranks_time(at) - zero
 
 
 def _beside(path: Path, rank: int) -> Path:

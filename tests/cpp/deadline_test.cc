@@ -81,7 +81,7 @@ TEST(deadline_holds_while_other_traffic_flows) {
                                 Priority::kNormal, nullptr, 0, milliseconds(100));
           }
           Buffers buffers(self.rank(), self.size(), 8 * kLarge);
-          for (int i = 0; i < 60; ++i) {
+          for (int i = 0; i < 120; ++i) {
             const auto handle = self.start(buffers.plan(self.rank()), Priority::kNormal, busy);
             CHECK_OK(self.finish(*handle));
           }

@@ -151,6 +151,9 @@ Status Protocol::admission(Operation& operation) {
     const Status& why = out.peer->link().failure();
     return Status(why.code(), who + " is lost: " + why.message());
   }
+  if (!operation.point_to_point() && operation.request.sequence >= group.broken_from) {
+    return Status::cancelled(operation.describe() + ": " + group.broken_by);
+  }
   return {};
 }
 
@@ -394,10 +397,26 @@ void Protocol::fail(Operation& operation, Status status) {
   const bool collective = !operation.point_to_point();
   const uint64_t group = operation.request.group->id();
   const uint64_t sequence = operation.request.sequence;
+  if (collective && status.code() == StatusCode::kPeerLost)
+    report_loss(operation, status.message());
   finish(operation, status);
   if (!collective) return;
   note_failed(group, sequence);
   fail_collective(group, sequence, status);
+}
+
+// The others may still reach the rank that is lost to this one, and be done with this rank's part
+// of the collective: nothing else would end their next ones before the timeout.
+void Protocol::report_loss(const Operation& operation, const std::string& why) {
+  const Group& group = *operation.request.group;
+  GroupState& state = groups_[group.id()];
+  if (operation.request.sequence >= state.broken_from) return;
+  state.broken_from = operation.request.sequence;
+  state.broken_by = "this rank has lost a member: " + why;
+  WireHeader header;
+  header.kind = RecordKind::kMemberLost;
+  header.sequence = operation.request.sequence;
+  tell_members(group, header, why);
 }
 
 void Protocol::note_failed(uint64_t group, uint64_t sequence) {

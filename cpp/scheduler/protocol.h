@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -85,6 +86,9 @@ class Protocol {
     std::set<uint64_t> failed;                  // collectives that ended badly here
     uint64_t last_posted = 0;
     uint64_t late_failure_reported = 0;  // up to this collective
+    // The first collective that cannot go well since a rank has lost a member, and who says so.
+    uint64_t broken_from = std::numeric_limits<uint64_t>::max();
+    std::string broken_by;
   };
 
   Peer* peer_for(const std::shared_ptr<Link>& link);
@@ -118,6 +122,7 @@ class Protocol {
   void on_grant(Peer& peer, const WireHeader& header, std::span<const std::byte> payload);
   void on_pulled(Peer& peer, const WireHeader& header);
   void on_cancel(Peer& peer, const WireHeader& header, std::string reason);
+  void on_member_lost(const WireHeader& header, const std::string& why);
   void on_group_closed(const WireHeader& header, std::string reason);
   void cancel_collective(const WireHeader& header, const std::string& reason);
   void cancel_point_to_point(Peer& peer, const WireHeader& header, const std::string& reason);
@@ -213,6 +218,7 @@ class Protocol {
   void tell_members(const Group& group, WireHeader header, const std::string& text);
   void forget(Operation& operation);
   void note_failed(uint64_t group, uint64_t sequence);
+  void report_loss(const Operation& operation, const std::string& why);
   void drop_early(const std::function<bool(const WireHeader&)>& unwanted);
   // One unfinished message of an operation, in one direction.
   struct OpenMessage {

@@ -164,6 +164,8 @@ void Protocol::on_record(Peer& peer, std::span<const std::byte> record) {
       return on_cancel(peer, header, text_of(payload));
     case RecordKind::kGroupClosed:
       return on_group_closed(header, text_of(payload));
+    case RecordKind::kMemberLost:
+      return on_member_lost(header, text_of(payload));
   }
   distrust(peer, "sent an unknown record");
 }
@@ -385,6 +387,22 @@ void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,
                        (in != nullptr && in->peer_token == header.token && header.token != 0);
     if (!meant) continue;
     return fail(*operation, Status::cancelled(operation->describe() + ": " + reason));
+  }
+}
+
+void Protocol::on_member_lost(const WireHeader& header, const std::string& why) {
+  GroupState& group = groups_[header.group];
+  if (header.sequence >= group.broken_from) return;
+  group.broken_from = header.sequence;
+  group.broken_by = "rank " + std::to_string(header.sender) + " has lost a member: " + why;
+  const auto is_doomed = [&](const auto& entry) {
+    return entry.first.group == header.group && entry.first.sequence >= header.sequence;
+  };
+  while (true) {  // each failure takes one, or several, away
+    const auto found = std::find_if(collectives_.begin(), collectives_.end(), is_doomed);
+    if (found == collectives_.end()) return;
+    Operation& operation = *found->second;
+    fail(operation, Status::cancelled(operation.describe() + ": " + group.broken_by));
   }
 }
 

@@ -20,6 +20,8 @@ enum class RecordKind : uint8_t {
   kAnnounceDevice,  // as kAnnounce, of a message in device memory; its grant has a payload
   kDeviceNews,      // from the sender of a device message: DeviceTransfer::take_news()
   kDeviceReply,     // the same from its receiver
+  kMemberLost,      // from `sequence` on the sender can do no collective of the group: it has lost
+                    // another member; the payload says whom and why
 };
 
 // In WireHeader::bytes_back: this rank awaits no message from the receiver in this operation.

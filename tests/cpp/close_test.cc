@@ -482,5 +482,79 @@ TEST(loss_of_any_member_ends_a_receive_from_anyone) {
   }
 }
 
+// ---- What losing a member means for the others -------------------------------------------------
+
+// An all-to-all of three ranks, as rank `self` calls it.
+struct Threesome {
+  explicit Threesome(size_t bytes) {
+    for (int rank = 0; rank < 3; ++rank) buffers.emplace_back(rank, 3, bytes);
+  }
+  Plan plan(int self) { return buffers[self].plan(self); }
+  std::vector<Buffers> buffers;
+};
+
+// Rank 1 still reaches everybody, and is done with rank 0's part when that loses rank 2.
+TEST(loss_of_a_member_ends_the_next_collectives_of_the_others) {
+  for (const bool called_before : {true, false}) {
+    Stage stage(3);
+    const size_t other = stage.add_group();
+    Threesome first(kSmall), second(kSmall);
+    stage.link(2, 0).record_limit = 0;
+    std::vector<Stage::Handle> calls;
+    for (int rank = 0; rank < 3; ++rank) calls.push_back(stage.post(rank, first.plan(rank), {}));
+    stage.run();
+    CHECK(!calls[0]->done);
+    CHECK(calls[1]->done);
+    CHECK_OK(calls[1]->result.status);
+    Stage::Handle next;
+    if (called_before) next = stage.post(1, second.plan(1), {});
+    stage.link(0, 2).fail(Status::peer_lost("process 4242 sent a broken header"));
+    stage.run();
+    CHECK(calls[0]->done);
+    CHECK_EQ(calls[0]->code(), StatusCode::kPeerLost);
+    if (!called_before) next = stage.post(1, second.plan(1), {});
+    for (const auto& handle : {next, stage.post(1, second.plan(1), {})}) {
+      expect_cancelled(handle, "rank 1: all_to_all #");
+      expect_text(handle->text(), {"rank 0 has lost a member: rank 0: all_to_all #1",
+                                   "rank 2 is lost: process 4242 sent a broken header"});
+    }
+    // On the rank that lost it, too, a collective that needs the others only.
+    Buffer buffer(kSmall);
+    const auto own = stage.post(0, one_way(0, 2, 0, buffer), {.sequence = 9});
+    expect_cancelled(own, "this rank has lost a member: rank 0: all_to_all #1");
+    expect_works(stage, other);
+  }
+}
+
+TEST(loss_of_a_member_spares_earlier_collectives_and_messages) {
+  Stage stage(3);
+  Threesome bulk(kLarge), small(kSmall);
+  stage.link(0, 1).chunk_limit = stage.link(1, 0).chunk_limit = 0;
+  std::vector<Stage::Handle> earlier, failing;
+  for (int rank = 0; rank < 3; ++rank) earlier.push_back(stage.post(rank, bulk.plan(rank), {}));
+  stage.run();
+  for (int rank : {0, 1}) failing.push_back(stage.post(rank, small.plan(rank), {}));
+  stage.run();
+  stage.link(0, 2).fail(Status::peer_lost("process 4242 has died"));
+  stage.run();
+  for (const auto& handle : failing) {
+    CHECK(handle->done);
+    expect_text(handle->text(), {"all_to_all #2", "process 4242 has died"});
+  }
+  stage.link(0, 1).chunk_limit = stage.link(1, 0).chunk_limit = 4;
+  stage.run();
+  for (const auto& handle : earlier) {
+    CHECK(handle->done);
+    CHECK_OK(handle->result.status);
+  }
+  Buffer out(kLarge, 1), in(kLarge);
+  stage.post(0, plan_send(1, out.pieces()), {.op = OpKind::kSend});
+  const auto receive = stage.post(1, plan_receive(0, in.pieces()), {.op = OpKind::kRecv});
+  stage.run();
+  CHECK(receive->done);
+  CHECK_OK(receive->result.status);
+  CHECK(in.bytes == out.bytes);
+}
+
 }  // namespace
 }  // namespace freescale::testing

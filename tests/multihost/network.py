@@ -46,6 +46,8 @@ ip link set lo up
 """
 # A program of the classic packet filter: return TC_ACT_SHOT, "drop".
 DROP_ALL = ("bpf", "da", "bytecode", "1,6 0 0 2")
+# A hardware address that no interface has.
+NOBODY = "02:00:00:00:00:01"
 # Sides of a port of the switch.
 SIDES = {"from": ("ingress",), "to": ("egress",), "both": ("ingress", "egress")}
 
@@ -257,6 +259,17 @@ class Network:
         """Ends :meth:`silence`."""
         for side in SIDES[direction]:
             self._switch.run(["tc", "filter", "del", "dev", self.port(host, rail), side])
+
+    def separate(self, host: Host, other: Host) -> None:
+        """Loses all packets between two hosts, which still reach the others."""
+        for one, peer in ((host, other), (other, host)):
+            lines = [
+                f"neighbour replace {peer.address(rail, int(family))} lladdr {NOBODY}"
+                f" dev {one.interface(rail)} nud permanent"
+                for rail in self.rails
+                for family in peer.plan.families
+            ]
+            one.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
     def queue(self, host: Host, rail: int = 0) -> dict[str, Any]:
         """As :meth:`Host.queue`, of what is sent to the host."""

@@ -289,6 +289,31 @@ def test_link_that_stays_down(slow_pair: Network, ranks: Ranks, cut: Cut) -> Non
     job.wait()
 
 
+def check_separated(rank: int, size: int) -> None:
+    """Rank 0 reaches both others, and is done with their parts when they lose each other."""
+    exchange(SMALL, "before")
+    say(f"ready{rank}")
+    if rank == 0:
+        expect_error(exchange_for_ever, "is lost: ")
+        expect_error(lambda: dist.all_reduce(torch.ones(1)), "has lost a member: ", "is lost: ")
+    else:
+        # They call nothing more, by which rank 0 would learn, too.
+        expect_error(exchange_for_ever, f"rank {3 - rank}", f"on host host{3 - rank}")
+    say(f"done{rank}")
+    # Nobody ends before the others have their errors: that would be another reason.
+    for peer in range(size):
+        await_word(f"done{peer}")
+
+
+def test_hosts_that_lose_each_other_alone(make_network: MakeNetwork, ranks: Ranks) -> None:
+    with make_network(3) as network:
+        job = ranks.start(network, 1, check_separated, timeout=TIMEOUT, environment=FAST_HEARTBEAT)
+        for rank in range(3):
+            job.await_word(f"ready{rank}")
+        network.separate(*network.hosts[1:])
+        job.wait()
+
+
 def check_late_network(rank: int, size: int) -> None:
     say(f"ready{rank}")
     await_word("cut")

@@ -170,12 +170,13 @@ def test_overlap_reports_every_schedule(tmp_path: Path) -> None:
     for row in rows:
         # A sleep is never too short: 1.2 times 512 ids of 132 bytes at 2 MB/s.
         assert float(row["computing ms"]) >= 40.0
-        assert float(row["exposed ms"]) > 0
         assert (row["urgent ms"] == "–") == ("prioritised" not in row["schedule"])
     # The link bounds the blocking schedule: 512 rows of 64 bytes, both ways.
     assert float(rows[0]["exposed ms"]) + float(rows[0]["rest ms"]) >= 30.0
     found = read(path, "overlap")
     assert [row["schedule"] for row in found] == [row["schedule"] for row in lines_of(lines)]
+    # All of it may be hidden: too little for the table's one decimal.
+    assert all(row["exposed_ms"] > 0 for row in found)
     assert found[0]["less_by"] == 0
 
 

@@ -1,6 +1,10 @@
 #include "cpp/transport/shm/doorbell.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "cpp/base/clock.h"
@@ -97,22 +101,32 @@ TEST(doorbell_does_not_count_a_ring_that_nobody_waits_for) {
   CHECK(!doorbell.caller_waits());
 }
 
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(") ");
+  return name_end != std::string::npos && stat[name_end + 2] == 'S';
+}
+
 // A ring wakes the caller and leaves the engine thread asleep: the caller moves the bytes itself.
 TEST(doorbell_prefers_the_caller) {
   Doorbell doorbell;
-  std::atomic<bool> engine_woke{false};
+  std::atomic<pid_t> thread{0};
   const uint32_t engine_ticket = doorbell.prepare(Doorbell::kEngine, true);
   std::thread engine([&] {
-    doorbell.sleep(engine_ticket, Doorbell::kEngine, 300'000'000);
-    engine_woke.store(true);
+    thread.store(gettid());
+    doorbell.sleep(engine_ticket, Doorbell::kEngine, -1);
   });
-  // Let it fall asleep: its ticket would otherwise be stale after the ring.
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  // Once it has fallen asleep: its ticket would otherwise be stale after the ring.
+  while (thread.load() == 0 || !sleeps(thread.load())) std::this_thread::yield();
   const uint32_t ticket = doorbell.prepare(Doorbell::kCaller, true);
   doorbell.ring();
   doorbell.sleep(ticket, Doorbell::kCaller, -1);
-  CHECK(!engine_woke.load());
+  const bool engine_sleeps = sleeps(thread.load());
+  doorbell.ring_always(Doorbell::kEngine);
   engine.join();
+  CHECK(engine_sleeps);
 }
 
 }  // namespace

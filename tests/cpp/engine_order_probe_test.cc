@@ -37,7 +37,7 @@ Footprint footprint(const StandIn& stand_in) {
 }
 
 void expect_nothing_left(const StandIn& stand_in, const Footprint& before) {
-  CHECK_EQ(Footprint::now(), before);
+  expect_footprint(before);
   CHECK_EQ(stand_in.state().polling_waits, 0);
   CHECK_EQ(stand_in.state().blocked_copies, 0);
 }

@@ -19,6 +19,8 @@ using std::chrono::milliseconds;
 
 constexpr int kSize = 3;
 constexpr int kVictim = 2;
+// However busy the machine; who only learns by its timeout takes 15 s.
+constexpr Nanoseconds kSoon = 10'000'000'000;
 
 // ---- Death -------------------------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ void expect_death_seen(size_t bytes, size_t in_flight) {
           // once.
           const Nanoseconds start = now_ns();
           for (int i = 0; i < 3; ++i) CHECK(!self.run(buffers[0].plan(self.rank())).ok());
-          CHECK_LT(now_ns() - start, 2'000'000'000);
+          CHECK_LT(now_ns() - start, kSoon);
           expect_survivors_talk(self);
         },
         mode);
@@ -98,7 +100,7 @@ TEST(death_wakes_who_sleeps) {
           }
           const Nanoseconds start = now_ns();
           const Status status = self.barrier();
-          CHECK_LT(now_ns() - start, 5'000'000'000);  // its timeout is 15 s
+          CHECK_LT(now_ns() - start, kSoon);
           expect_death(status, std::stoi(events.get("victim", Deadline::at(0)).value()));
         },
         mode);
@@ -233,7 +235,7 @@ TEST(link_without_memory_is_an_error_on_both_sides) {
     CHECK_OK(mesh);
     allow_address_space(512 << 10);
     const Result<Membership> joined =
-        mesh.value()->join(store, 0, 2, Deadline::after(milliseconds(500)));
+        mesh.value()->join(store, 0, 2, Deadline::after(std::chrono::seconds(10)));
     CHECK(!joined.ok());
     expect_text(joined.status().message(), "rank 0 could not connect to rank 1");
     store.announce("refused");
@@ -242,7 +244,7 @@ TEST(link_without_memory_is_an_error_on_both_sides) {
   Result<std::unique_ptr<Mesh>> mesh = Mesh::create();
   CHECK_OK(mesh);
   const Result<Membership> joined =
-      mesh.value()->join(store, 1, 2, Deadline::after(milliseconds(500)));
+      mesh.value()->join(store, 1, 2, Deadline::after(std::chrono::seconds(10)));
   CHECK(!joined.ok());
   expect_text(joined.status().message(), "rank 1 could not connect to rank 0");
   store.announce("refused there");

@@ -227,8 +227,8 @@ TEST(ageing_lets_starved_work_climb_level_by_level) {
   Stage stage(3, milliseconds(5));
   UrgentStream stream(stage);
   stream.step();
-  Transfer bulk(stage, 20, Priority::kBackground);
   const Nanoseconds start = now_ns();
+  Transfer bulk(stage, 20, Priority::kBackground);
   stream.run_until([&] { return bulk.received->done; });
   // From BACKGROUND to URGENT it waits four times.
   CHECK_GE(now_ns() - start, 4 * 5'000'000);

@@ -132,6 +132,18 @@ std::ostream& operator<<(std::ostream& out, const Footprint& footprint) {
   return out << footprint.descriptors << " descriptors, " << footprint.threads << " threads";
 }
 
+void expect_footprint(const Footprint& before) {
+  const auto is_back = [&](const Footprint& now) {
+    return now.descriptors == before.descriptors && now.threads <= before.threads;
+  };
+  const Deadline limit = Deadline::after(kPatience);
+  while (!is_back(Footprint::now()) && !limit.passed(now_ns())) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const Footprint now = Footprint::now();
+  if (!is_back(now)) CHECK_EQ(now, before);
+}
+
 std::chrono::nanoseconds cpu_time() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -89,6 +89,9 @@ struct Footprint {
   bool operator==(const Footprint&) const = default;
 };
 std::ostream& operator<<(std::ostream& out, const Footprint& footprint);
+// Waits until this process holds what it held before. The kernel lists a thread for a moment after
+// it has been joined: now, or when `before` was taken.
+void expect_footprint(const Footprint& before);
 
 // User and system time of this process so far.
 std::chrono::nanoseconds cpu_time();

@@ -79,4 +79,5 @@ def expect_loss(call: Callable[[], object], peer: int, host: str) -> None:
     expect_error(call, f"rank {peer}", f"on host {host}")
     begin = time.monotonic()
     expect_error(lambda: dist.all_reduce(torch.ones(1)), f"rank {peer}")
-    assert time.monotonic() - begin < WAKE_LIMIT / 5
+    # Three heartbeats, by which it might learn of it anew, take 15 s.
+    assert time.monotonic() - begin < 10.0

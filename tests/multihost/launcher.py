@@ -1,5 +1,6 @@
 """Ranks on emulated hosts: test bodies in processes of their own, or a program under torchrun."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -336,5 +337,8 @@ def _environments(counts: Sequence[int], master: str, port: int) -> list[dict[st
 
 def _states(pid: int) -> set[str]:
     """Of all threads of a process, as in /proc: the letter after its name in parentheses."""
-    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+    states = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It ended meanwhile.
+            states.add(path.read_text().rpartition(")")[2].split()[0])
+    return states

@@ -92,8 +92,8 @@ def test_failure_is_reported_with_rank_traceback_and_output(
 
 
 def test_hang_ends_at_the_limit_with_a_stack(shared_network: Networks, ranks: Ranks) -> None:
-    with pytest.raises(RanksFailed, match=r"(?s)still ran after 3 s.*wait_for_the_test"):
-        ranks(shared_network(2), 1, wait_for_the_test, init=False, limit=3)
+    with pytest.raises(RanksFailed, match=r"(?s)still ran after 5 s.*wait_for_the_test"):
+        ranks(shared_network(2), 1, wait_for_the_test, init=False, limit=5)
 
 
 def test_killed_rank_is_a_dead_rank(shared_network: Networks, ranks: Ranks) -> None:

@@ -157,18 +157,21 @@ def test_messages_with_their_headers_count_too(launch: Launcher) -> None:
 def check_timeout(rank: int, size: int) -> None:
     # An answer at such a rate would take 20 s.
     given = torch.ones(size * LARGE)
+    group = dist.group.WORLD
+    group.set_timeout(timedelta(seconds=2))
     with pytest.raises(RuntimeError, match=r"Timed out|gave it up"):
         dist.all_to_all_single(torch.empty_like(given), given)
+    group.set_timeout(timedelta(seconds=60))
     store = open_store("timeout")
     store.set(f"over {rank}", "")
-    store.wait([f"over {peer}" for peer in range(size)], timedelta(seconds=60))
+    store.wait([f"over {peer}" for peer in range(size)])
     total = torch.ones(3)
     dist.all_reduce(total)
     assert_same_bits(total, torch.full((3,), float(size)), "after the timeout")
 
 
 def test_timeout(launch: Launcher) -> None:
-    launch(check_timeout, 2, timeout=2.0, environment=CRAWL)
+    launch(check_timeout, 2, environment=CRAWL)
 
 
 def check_leaving(rank: int, size: int, how: str) -> None:

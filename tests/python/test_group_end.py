@@ -10,10 +10,13 @@ from harness.interpreters import without_launcher
 PLAIN = Path(__file__).resolve().parents[2] / "examples" / "tutorial" / "step0_plain.py"
 # What is registered first runs last.
 PROGRAM = """
-import atexit, pathlib, runpy, sys
+import atexit, contextlib, pathlib, runpy, sys
 
 def threads():
-    names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    names = []
+    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            names.append(path.read_text().strip())
     return sorted(names)
 
 atexit.register(lambda: print("at the end:", threads()))

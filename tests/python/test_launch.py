@@ -69,8 +69,8 @@ def test_rank_that_should_die_and_lives_is_reported(launch: Launcher) -> None:
 
 
 def test_hang_ends_at_the_limit_with_a_stack(launch: Launcher) -> None:
-    with pytest.raises(RanksFailed, match=r"(?s)rank 1: still ran after 3 s.*hang_on_rank_one"):
-        launch(hang_on_rank_one, 2, init=False, limit=3)
+    with pytest.raises(RanksFailed, match=r"(?s)rank 1: still ran after 5 s.*hang_on_rank_one"):
+        launch(hang_on_rank_one, 2, init=False, limit=5)
 
 
 def test_leak_is_reported(launch: Launcher) -> None:

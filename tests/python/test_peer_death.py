@@ -49,6 +49,7 @@ def check_waiting_ranks_wake(rank: int, size: int, dead: int) -> None:
 
 def check_death_within_a_transfer(rank: int, size: int) -> None:
     """Chunks are on their way when it happens."""
+    survivors = dist.new_group([peer for peer in range(size) if peer != 1])
     dist.barrier()
     output, given = torch.empty(size * LARGE), torch.ones(size * LARGE)
     work = dist.all_to_all_single(output, given, async_op=True)
@@ -57,9 +58,11 @@ def check_death_within_a_transfer(rank: int, size: int) -> None:
         die()
     # The exchange may have been completed by a rank that was fast; the next one cannot be.
     expect_loss(lambda: (work.wait(), dist.all_reduce(torch.ones(1))), 1)
+    dist.barrier(survivors)  # none leaves before
 
 
 def check_async_works_end(rank: int, size: int) -> None:
+    survivors = dist.new_group(list(range(1, size)))
     dist.barrier()
     if rank == 0:
         time.sleep(0.3)
@@ -72,6 +75,7 @@ def check_async_works_end(rank: int, size: int) -> None:
         expect_loss(work.wait, 0)
     error = dist.group.WORLD._get_backend(torch.device("cpu")).get_error()
     assert error is not None
+    dist.barrier(survivors)  # none leaves before
 
 
 def check_receiver_wakes(rank: int, size: int) -> None:

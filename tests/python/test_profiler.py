@@ -13,20 +13,21 @@ pytestmark = pytest.mark.freescale_only
 
 
 def check_many(rank: int, size: int) -> None:
-    """Works that end on other threads than they began on, some after the profiler."""
+    """Works that end on other threads than they began on.
+
+    None after the profiler: torch then writes into memory that the profiler has given back, with
+    gloo as with any other backend that ends works late.
+    """
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         works = [
             dist.all_to_all_single(torch.empty(size * 9), torch.ones(size * 9), async_op=True)
             for _ in range(300)
         ]
-        for work in works[:200]:
+        for work in works:
             assert work is not None
             work.wait()
-    for work in works[200:]:
-        assert work is not None
-        work.wait()
     events = [event for event in profiler.events() if event.name == "freescale:all_to_all_single"]
-    assert len(events) >= 200
+    assert len(events) == len(works)
     assert all(event.time_range.elapsed_us() >= 0 for event in events)
 
 

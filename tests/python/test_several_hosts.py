@@ -113,8 +113,9 @@ def check_sent_memory_outlives_its_operation(rank: int, size: int) -> None:
     pids: list[int] = [0] * size
     dist.all_gather_object(pids, os.getpid())
     for _ in range(ATTEMPTS):
-        group = dist.new_group(timeout=timedelta(seconds=1))
         data = torch.zeros(16 << 20) if rank == 1 else torch.ones(16 << 20)
+        group = dist.new_group()
+        group.set_timeout(timedelta(seconds=1))
         kept = [receive_halfway(data, group) if rank == 1 else send_halfway(data, group, pids[1])]
         dist.broadcast_object_list(kept, src=0)
         if kept[0]:

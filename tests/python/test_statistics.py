@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import freescale_pg as fs
+from harness.late import call_last
 from harness.launch import Launcher
 
 pytestmark = pytest.mark.freescale_only
@@ -99,26 +100,32 @@ def check_each_op_has_its_name(rank: int, size: int) -> None:
 
 
 def check_times(rank: int, size: int) -> None:
+    """Bounds that hold however late a busy machine lets a rank go on."""
+    late = 0.2
+
+    def call() -> None:
+        if rank == 1:
+            time.sleep(late)  # rank 0 is known to wait
+        begin = time.monotonic()
+        dist.all_reduce(torch.ones(1))
+        taken.append(time.monotonic() - begin)
+
     dist.barrier()
     fs.reset_stats()
-    if rank == 1:
-        time.sleep(0.5)
-    dist.all_reduce(torch.ones(1))
+    taken: list[float] = []
+    call_last(rank, size, "all_reduce", call, "late")
     row = row_of("all_reduce")
-    assert row.in_flight_seconds > 0
-    if rank == 0:
-        assert 0.3 < row.blocked_seconds <= row.in_flight_seconds + 0.1
-    else:
-        assert row.blocked_seconds < 0.3
+    least = late if rank == 0 else 0.0
+    assert least < row.in_flight_seconds <= taken[0]
+    assert least <= row.blocked_seconds <= taken[0]
 
     fs.reset_stats()
     work = dist.all_reduce(torch.ones(1), async_op=True)
     assert work is not None
     while not work.is_completed():
         time.sleep(0.001)
-    time.sleep(0.3)
     work.wait()
-    assert row_of("all_reduce").blocked_seconds < 0.3, "nobody was blocked"
+    assert row_of("all_reduce").blocked_seconds == 0
 
 
 def check_order(rank: int, size: int) -> None:

@@ -18,7 +18,8 @@ GROUP_TIMEOUT = 60.0
 LAUNCH_LIMIT = 90.0
 # How long the other ranks may go on once one has failed. Backends wake them; a test body need not.
 GRACE_AFTER_FAILURE = 8.0
-STACKS_BEFORE_END = 1.0
+# Counted in each rank, which may have been slow to start.
+STACKS_BEFORE_END = 3.0
 LOG_TAIL = 4000  # characters
 
 

@@ -118,6 +118,8 @@ def _run_body(setting: Setting, rank: int) -> Any:
             world_size=setting.world_size,
             timeout=timedelta(seconds=setting.timeout),
         )
+    if setting.backend == "gloo":
+        dist.barrier()  # a rank that left while others still connect would make them fail
     value = setting.body(rank, setting.world_size, *setting.arguments)
     if dist.is_initialized():
         dist.destroy_process_group()

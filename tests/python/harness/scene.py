@@ -42,12 +42,10 @@ class Scene:
     def at_fault(self) -> bool:
         return self.rank == self.size - 1
 
-    def meet(self, name: str) -> None:
-        """Waits for all ranks, by the store."""
+    def meet(self, name: str, size: int | None = None) -> None:
+        """Waits for all ranks, or the first ``size``, by the store."""
         self.store.set(f"{name}/{self.rank}", "here")
-        self.await_words(name, range(self.size))
-
-    def await_words(self, name: str, ranks: range) -> None:
+        ranks = range(self.size if size is None else size)
         self.store.wait([f"{name}/{rank}" for rank in ranks], timedelta(seconds=WAKE_LIMIT))
 
     def note_time(self) -> None:
@@ -133,7 +131,12 @@ def join(name: str, rank: int, size: int, timeout: float = TIMEOUT) -> None:
 
 
 def restart(scene: Scene, size: int) -> None:
-    """A new default group of the first ``size`` ranks works at once."""
+    """A new default group of the first ``size`` ranks works at once.
+
+    None leaves the old one before all are here: for one that is slow to notice the fault, that
+    would be another reason to fail.
+    """
+    scene.meet("restart", size)
     if dist.is_initialized():
         dist.destroy_process_group()
     join("again", scene.rank, size)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import freescale_pg as fs
 from freescale_pg.observe import BubbleReport, StepTime
-from harness.late import call_last
+from harness.late import call_last, is_posted
 from harness.odd_steps import check_steps_that_do_not_count
 from ranks import Ranks
 from stand_in import Gate
@@ -178,9 +178,19 @@ def test_loads_behind_a_busy_device(run_ranks: Ranks) -> None:
 def wait_on_the_host(rank: int, world_size: int) -> None:
     """What a host waits for on tensors of its own holds the stream back likewise."""
     meter = fs.BubbleMeter()
+    # A stream that is behind its host does not know how long that has waited: the begin of the wait
+    # has to be passed before the last rank comes.
+    pass_begin = torch.cuda.current_stream().synchronize
     dist.barrier()
     with meter.step():
-        call_last(rank, world_size, "all_reduce", lambda: dist.all_reduce(torch.ones(5)), "late")
+        call_last(
+            rank,
+            world_size,
+            "all_reduce",
+            lambda: dist.all_reduce(torch.ones(5)),
+            "late",
+            pass_begin,
+        )
     first, last = (each.steps[0] for each in meter.report().ranks)
     (blocked,) = first.blocked
     check_identity(first)
@@ -218,6 +228,7 @@ class ExchangeInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, start: Callable[[], dist.Work]) -> torch.Tensor:
         ctx.start = start
+        ctx.stream = torch.cuda.current_stream()
         return given.view_as(given)
 
     @staticmethod
@@ -225,6 +236,9 @@ class ExchangeInBackward(torch.autograd.Function):
         future = ctx.start().get_future()
 
         def wait() -> None:
+            while dist.get_rank() == 0 and not is_posted("all_to_all_single"):
+                time.sleep(0.001)
+            ctx.stream.synchronize()  # is past the begin of the wait
             store().set(f"waiting {dist.get_rank()}", "")
             future.wait()
 

@@ -34,6 +34,7 @@ from torchrec.streamable import Pipelineable
 
 import freescale_pg as fs
 from freescale_pg.torchrec import prioritize
+from group_end import end_group
 
 CPU = torch.device("cpu")
 DENSE, WIDTH = 4, 16
@@ -160,7 +161,7 @@ def main() -> None:
             print(f"step {step}: loss {loss:.4f}")
     if rank == 0 and freescale:
         print(fs.stats())
-    dist.destroy_process_group()
+    end_group()
 
 
 if __name__ == "__main__":

@@ -137,6 +137,8 @@ template <typename Change>
 void EngineCore::alter(Change change) {
   Lock lock(progress_mutex_);
   take_submissions();
+  // At once, as wherever operations are taken up: what the first look at one finds came before it.
+  protocol_.poll_records();
   change(protocol_);
   protocol_.notify_peers();
   run_finished(lock);

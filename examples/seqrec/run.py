@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import freescale_pg as fs
 from freescale_pg.observe import RunRecorder
+from group_end import end_group
 from seqrec import dataset
 from seqrec.dataset import SequenceData
 from seqrec.device import group_options, own_device
@@ -64,8 +65,11 @@ def _process_group(backend: str, options: fs.Options | None) -> Iterator[None]:
         )
     try:
         yield
-    finally:
+    except BaseException:
+        # Its threads may wait in vain for ranks that have not failed.
         dist.destroy_process_group()
+        raise
+    end_group()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import freescale_pg as fs
@@ -186,7 +187,8 @@ class Trainer:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns a copy of the weights that this rank holds."""
-        return copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.table.state_dict())
+        table = self.table.state_dict()
+        return copy.deepcopy(self.model.state_dict()), {key: _copy(table[key]) for key in table}
 
     def restore(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
         """Takes back what ``state`` returned."""
@@ -238,3 +240,20 @@ class Trainer:
         self._table_optimizer.lr = rate
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+
+
+def _copy(value: Any) -> Any:
+    """Copies what a table's state holds.
+
+    Not by operations of DTensor: torch remembers the mesh of each operand, and so keeps the group.
+    """
+    if not isinstance(value, DTensor):
+        return copy.deepcopy(value)
+    return DTensor.from_local(
+        value.to_local().clone(),
+        value.device_mesh,
+        value.placements,
+        run_check=False,
+        shape=value.shape,
+        stride=value.stride(),
+    )

@@ -1,25 +1,24 @@
 """What all steps of the tutorial have in common: options, the first rows, the outcome."""
 
 import argparse
-import atexit
 import contextlib
-import gc
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-# Otherwise DDP imports it, with a group made already: as a default argument of functions there the
-# group would be in use for ever.
-import torch.distributed.nn
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import freescale_pg as fs
 from histories import ITEMS
 from ranker import DIM
+
+# What is not of the tutorial alone lies beside it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from group_end import end_group
 
 BATCH_SIZE = 32  # of a rank
 
@@ -90,22 +89,4 @@ def conclude(options: argparse.Namespace, losses: Sequence[Tensor], meter: fs.Bu
         print(f"loss {float(loss) / dist.get_world_size():.6f}\n\n{report}")
         if options.report is not None:
             report.to_json(options.report)
-    _end_group()
-
-
-def _end_group() -> None:
-    """Destroys the group, and has its threads end before the interpreter does.
-
-    A thread of gloo asks for the interpreter's lock to let go of a tensor, maybe long after the
-    collective. One that asks when the interpreter is ending aborts the process. A group waits for
-    its threads when nothing refers to it any more; DDP does until garbage is collected.
-    """
-    kept = [dist.group.WORLD]
-
-    def wait_for_threads() -> None:
-        gc.collect()
-        # After all else: only Python's own reference lets go of the lock while it waits.
-        kept.clear()
-
-    atexit.register(wait_for_threads)
-    dist.destroy_process_group()
+    end_group()

@@ -4,7 +4,11 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/cpp/check.h"
 #include "tests/cpp/processes.h"
@@ -187,6 +191,54 @@ TEST(engine_moves_bytes_when_nobody_waits) {
         },
         mode);
   }
+}
+
+// Who asks what is open takes up what its caller has not come to yet. A rank that comes later is a
+// straggler, even if the caller sees that only then.
+TEST(engine_looks_at_what_it_takes_up_for_others) {
+  std::promise<void> asked, came;
+  run_ranks(2, [&](Rank& self) {
+    Buffers buffers(self.rank(), 2, 100);
+    if (self.rank() == 1) {
+      asked.get_future().wait();
+      const auto last = self.start(buffers.plan(1));
+      self.engine().open_operations();  // so that it is posted, whoever had the lock
+      came.set_value();
+      return CHECK_OK(self.finish(*last));
+    }
+    const auto alone =
+        std::make_shared<Group>(7, "alone", 0, std::vector<std::shared_ptr<Link>>{nullptr});
+    self.engine().add_group(alone);
+    Completion done;
+    Request first;
+    first.group = alone;
+    first.sequence = alone->next_sequence();
+    first.plan = signed_plan(plan_barrier(0, 1), OpKind::kBarrier);
+    first.caller_waits = true;
+    OpResult result;
+    Nanoseconds before = 0;
+    // On the thread that waits, so that nobody else is awake to look.
+    first.on_done = [&](const OpResult&) {
+      Request second;
+      second.group = self.group();
+      second.sequence = second.group->next_sequence();
+      second.plan = buffers.plan(0);
+      second.caller_waits = true;
+      second.on_done = [&](const OpResult& other) {
+        result = other;
+        done.set();
+      };
+      self.engine().submit(std::move(second));
+      CHECK_EQ(self.engine().open_operations().size(), 1u);
+      before = now_ns();
+      asked.set_value();
+      came.get_future().wait();
+    };
+    self.engine().submit(std::move(first));
+    CHECK(self.engine().wait(done, Deadline::after(std::chrono::seconds(30))));
+    CHECK_OK(result.status);
+    CHECK_GE(result.ready, before);
+  });
 }
 
 // A rank that waits for a slow one sleeps; the bound is generous for a busy machine.

@@ -1,53 +1,18 @@
-"""No thread of gloo outlives the tutorial's programs: one that does may abort them."""
+"""No thread of gloo outlives the examples: one that does may abort them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from harness.interpreters import without_launcher
+import pytest
 
-PLAIN = Path(__file__).resolve().parents[2] / "examples" / "tutorial" / "step0_plain.py"
-# What is registered first runs last.
-PROGRAM = """
-import atexit, contextlib, pathlib, runpy, sys
+from harness.gloo_threads import check_end
 
-def threads():
-    names = []
-    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            names.append(path.read_text().strip())
-    return sorted(names)
-
-atexit.register(lambda: print("at the end:", threads()))
-import torch.distributed as dist
-destroy = dist.destroy_process_group
-
-def destroy_and_tell():
-    print("before:", threads())
-    destroy()
-
-dist.destroy_process_group = destroy_and_tell
-sys.argv = sys.argv[1:]
-sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-WORLD_OF_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SHORT = ["--backend=gloo", "--data=synthetic", "--epochs=1", "--max-steps=2", "--dim=16"]
 
 
-def test_threads_of_gloo_end_before_the_interpreter() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(PLAIN), "--samples=64"],
-        env={**without_launcher(os.environ), **WORLD_OF_ONE},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    before, end = (
-        next(line for line in ended.stdout.splitlines() if line.startswith(time))
-        for time in ("before:", "at the end:")
-    )
-    assert "gloo" in before
-    assert "gloo" not in end
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [("tutorial/step0_plain.py", ["--samples=64"]), ("train_seqrec.py", SHORT)],
+)
+def test_threads_of_gloo_end_before_the_interpreter(program: str, options: list[str]) -> None:
+    check_end(EXAMPLES / program, options)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from torch.utils.data import DataLoader
 import freescale_pg as fs
 from freescale_pg.balance import OnlineStats, Quadratic
 from freescale_pg.cli.main import main
-from freescale_pg.observe import StepTime
+from freescale_pg.observe import StepTime, clocks
+from freescale_pg.observe import recorder as recorder_module
 from freescale_pg.observe.report import step_fields, step_from_fields
 from freescale_pg.observe.run_files import read_json, summary_path
 from freescale_pg.report.reading import read_run
@@ -196,6 +199,90 @@ def refuse(rank: int, size: int, directory: str) -> None:
 @pytest.mark.freescale_only
 def test_all_ranks_refuse_what_one_cannot_use(launch: Launcher, tmp_path: Path) -> None:
     launch(refuse, 2, str(tmp_path))
+
+
+def end_without(rank: int, size: int, directory: str, failing: int) -> None:
+    """The rank that fails lives on, and is elsewhere: the others have no use in waiting for it."""
+    with suppress(KeyError), fs.record_run(directory) as recorder:
+        with recorder.step():
+            dist.barrier()
+        if rank == failing:
+            raise KeyError("broken")
+    dist.barrier()
+
+
+@pytest.mark.parametrize("over", ["freescale", "gloo"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_nobody_waits_for_a_failed_rank(
+    launch: Launcher, tmp_path: Path, failing: int, over: str
+) -> None:
+    launch(end_without, 3, str(tmp_path), failing, backend=over)
+    run = read_run(tmp_path)
+    assert run.missing == (f"rank {failing} failed: KeyError: 'broken'",)
+    # The clocks were compared only once.
+    assert all(clock_of(tmp_path, rank)["drift_ppm"] is None for rank in range(3))
+
+
+def end_after_death(rank: int, size: int, directory: str) -> None:
+    with fs.record_run(directory):
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.freescale_only
+def test_a_rank_that_dies_behind_the_last_step(launch: Launcher, tmp_path: Path) -> None:
+    launch(end_after_death, 3, str(tmp_path), dies=[1])
+    assert [read_json(summary_path(tmp_path, rank))["state"] for rank in range(3)] == [
+        "finished", "running", "finished",
+    ]  # fmt: skip
+
+
+# --- Clocks that drift ----------------------------------------------------------------------------
+
+AHEAD = 5_000_000_000
+
+
+def clock_of(directory: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(summary_path(directory, rank))["clock"]
+    return found
+
+
+class QuickClock:
+    """In the place of ``time``: what is ahead, and goes twice as fast."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic_ns()
+        self.time = time.time
+
+    def monotonic_ns(self) -> int:
+        return 2 * time.monotonic_ns() - self._begin + AHEAD
+
+
+def step_by_another_clock(rank: int, size: int, directory: str) -> None:
+    if rank == 1:
+        recorder_module.time = clocks.time = QuickClock()  # type: ignore[attr-defined]
+    with fs.record_run(directory) as recorder:
+        for _ in range(20):
+            with recorder.step():
+                dist.barrier()
+
+
+@pytest.mark.parametrize("over", ["freescale", "gloo"])
+def test_clocks_that_drift(launch: Launcher, tmp_path: Path, over: str) -> None:
+    """No rank's step has ended before the other's, which meets it there, began."""
+    launch(step_by_another_clock, 2, str(tmp_path), backend=over)
+    first, other = (read_json(summary_path(tmp_path, rank))["steps"] for rank in range(2))
+    clock = clock_of(tmp_path, 1)
+    error = clock["error_ns"]
+    for one, two in zip(first, other, strict=True):
+        assert one["begin_ns"] <= two["end_ns"] + error
+        assert two["begin_ns"] <= one["end_ns"] + error
+    assert clock["offset_ns"] >= AHEAD
+    # Its own time passes twice, of which half is too much.
+    passed = 2 * (first[-1]["begin_ns"] - first[0]["end_ns"])
+    assert clock["drift_ppm"] == pytest.approx(500_000, abs=1e6 * 2 * error / passed)
+    assert clock_of(tmp_path, 0) == {"offset_ns": 0, "error_ns": 0, "drift_ppm": 0}
 
 
 # --- Other ways to use it -------------------------------------------------------------------------

@@ -4,16 +4,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import freescale_pg as fs
-from freescale_pg.observe import BubbleReport, StepTime
-from harness.late import call_last
+from freescale_pg.observe import BubbleReport, RunRecorder, StepTime
+from freescale_pg.report.reading import read_run
+from harness.late import call_last, is_posted
 from harness.odd_steps import check_steps_that_do_not_count
+from harness.rank import open_store
+from host_operations import computing_on_host
 from ranks import Ranks
 from stand_in import Gate
 
@@ -42,7 +47,10 @@ def have_engine_look(work: dist.Work) -> None:
 
 
 def exchange_behind_gate(
-    rank: int, world_size: int, meter: fs.BubbleMeter, stream: torch.cuda.Stream | None = None
+    rank: int,
+    world_size: int,
+    meter: fs.BubbleMeter | RunRecorder,
+    stream: torch.cuda.Stream | None = None,
 ) -> int:
     """A step in which rank 1's host calls early, and its device comes late.
 
@@ -101,6 +109,26 @@ def test_late_device(
 ) -> None:
     """Both hosts have called; only the device of one has not come."""
     run_ranks(2, wait_for_late_device, devices=devices, environment=submission)
+
+
+def record_late_device(rank: int, world_size: int, directory: str) -> int:
+    with fs.record_run(directory) as recorder:
+        waited = exchange_behind_gate(rank, world_size, recorder)
+        recorder.save()
+    return waited
+
+
+def test_recorded_steps_are_the_devices(run_ranks: Ranks, tmp_path: Path) -> None:
+    waited, _ = run_ranks(2, record_late_device, str(tmp_path), devices=(0, 1))
+    run = read_run(tmp_path)
+    assert run.missing == ()
+    (first,), (last,) = ([step.time for step in rank.steps] for rank in run.ranks.values())
+    for step in (first, last):
+        check_identity(step)
+        assert [blocked.op for blocked in step.blocked] == ["all_to_all_single"]
+    assert first.stragglers_ns >= waited > 0
+    assert last.stragglers_ns == 0 and last.compute_ns >= waited
+    assert all(rank.trace is not None for rank in run.ranks.values())
 
 
 def wait_on_side_stream(rank: int, world_size: int) -> None:
@@ -178,9 +206,19 @@ def test_loads_behind_a_busy_device(run_ranks: Ranks) -> None:
 def wait_on_the_host(rank: int, world_size: int) -> None:
     """What a host waits for on tensors of its own holds the stream back likewise."""
     meter = fs.BubbleMeter()
+    # A stream that is behind its host does not know how long that has waited: the begin of the wait
+    # has to be passed before the last rank comes.
+    pass_begin = torch.cuda.current_stream().synchronize
     dist.barrier()
     with meter.step():
-        call_last(rank, world_size, "all_reduce", lambda: dist.all_reduce(torch.ones(5)), "late")
+        call_last(
+            rank,
+            world_size,
+            "all_reduce",
+            lambda: dist.all_reduce(torch.ones(5)),
+            "late",
+            pass_begin,
+        )
     first, last = (each.steps[0] for each in meter.report().ranks)
     (blocked,) = first.blocked
     check_identity(first)
@@ -218,6 +256,7 @@ class ExchangeInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, start: Callable[[], dist.Work]) -> torch.Tensor:
         ctx.start = start
+        ctx.stream = torch.cuda.current_stream()
         return given.view_as(given)
 
     @staticmethod
@@ -225,6 +264,9 @@ class ExchangeInBackward(torch.autograd.Function):
         future = ctx.start().get_future()
 
         def wait() -> None:
+            while dist.get_rank() == 0 and not is_posted("all_to_all_single"):
+                time.sleep(0.001)
+            ctx.stream.synchronize()  # is past the begin of the wait
             store().set(f"waiting {dist.get_rank()}", "")
             future.wait()
 
@@ -260,6 +302,61 @@ def wait_at_end_of_backward(rank: int, world_size: int) -> None:
 
 def test_futures_at_the_end_of_a_backward_pass(run_ranks: Ranks) -> None:
     run_ranks(2, wait_at_end_of_backward)
+
+
+def step_with_ddp(rank: int, world_size: int) -> None:
+    """Rank 1 comes to its backward pass when rank 0's stream waits for it at the end of its own."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group(
+        "freescale",
+        store=open_store("default"),
+        rank=rank,
+        world_size=world_size,
+        pg_options=fs.Options(reductions="exchange"),
+    )
+    stream = torch.cuda.current_stream()
+
+    def tell() -> None:
+        while rank == 0 and not is_posted("all_reduce"):
+            time.sleep(0.001)
+        stream.synchronize()  # is past the begin of the wait
+        store().set(f"waiting {rank}", "")
+
+    def add_up(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        assert work is not None
+        future = work.get_future()
+        # Behind the callback that begins the wait, before the one in which DDP waits.
+        torch.autograd.Variable._execution_engine.queue_callback(tell)
+        return future.then(lambda done: done.value()[0])
+
+    meter = fs.BubbleMeter()
+    with computing_on_host():
+        model = DistributedDataParallel(
+            torch.nn.Linear(3, 1, bias=False).to(device), device_ids=[device]
+        )
+        model.register_comm_hook(None, add_up)
+        given = torch.full((1, 3), rank + 1.0).to(device)
+        dist.barrier()
+        with meter.step():
+            total = model(given).sum()
+            if rank == 1:
+                store().wait(["waiting 0"])
+            total.backward()
+        assert model.module.weight.grad is not None
+        assert model.module.weight.grad.cpu().tolist() == [[3.0, 3.0, 3.0]]
+    (step,) = meter.own_steps()
+    check_identity(step)
+    reduced = [blocked for blocked in step.blocked if blocked.op == "all_reduce"]
+    if rank == 0:
+        assert len(reduced) == 1 and reduced[0].stragglers_ns > 0, step
+    else:
+        assert step.stragglers_ns == 0, step
+
+
+def test_ddp(run_ranks: Ranks) -> None:
+    # Of what the first group of a process makes, some is kept to its end.
+    run_ranks(2, step_with_ddp, init=False, checks_footprint=False)
 
 
 def take_odd_steps(rank: int, world_size: int) -> None:

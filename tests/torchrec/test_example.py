@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from harness.failed_program import STACKS, failure_of
+from harness.gloo_threads import check_end
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "torchrec_dlrm.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
@@ -49,3 +50,7 @@ def test_another_backend() -> None:
     output = run("--steps=1", "--backend=gloo")
     assert len(losses_of(output)) == 1
     assert "LOW" not in output
+
+
+def test_threads_of_gloo_end_before_the_interpreter() -> None:
+    check_end(SCRIPT, ["--steps=1", "--backend=gloo"])

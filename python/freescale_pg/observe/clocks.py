@@ -1,6 +1,7 @@
 """How far the clocks of the ranks are apart, and how fast they drift."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -96,6 +97,23 @@ def measure_offsets(group: dist.ProcessGroup) -> list[ClockOffset]:
         return []
     others = [_ask(group, rank) for rank in range(1, group.size())]
     return [ClockOffset(at_ns=time.monotonic_ns()), *others]
+
+
+def measure_drifts(group: dist.ProcessGroup, first: Sequence[ClockOffset]) -> list[ClockDrift]:
+    """Compares the clocks once more; collective.
+
+    Args:
+        group: As before.
+        first: What :func:`measure_offsets` returned on the first rank at the begin; elsewhere
+            anything.
+
+    Returns:
+        By rank of the group; on its first rank alone, empty on the others.
+    """
+    last = measure_offsets(group)
+    if group.rank() != 0:
+        return []
+    return [ClockDrift(*both) for both in zip(first, last, strict=True)]
 
 
 def offset_of(asked: int, answered: int, heard: int) -> ClockOffset:

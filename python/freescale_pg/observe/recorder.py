@@ -25,7 +25,13 @@ from freescale_pg.balance.imbalance import EpochBalance
 from freescale_pg.balance.online import OnlineBalancer
 from freescale_pg.balance.sampler import BalancedBatchSampler
 from freescale_pg.balance.workload import Workload
-from freescale_pg.observe.clocks import ClockDrift, ClockOffset, measure_offsets
+from freescale_pg.observe.clocks import (
+    ClockDrift,
+    ClockOffset,
+    measure_drifts,
+    measure_offsets,
+)
+from freescale_pg.observe.endings import ends_well_everywhere
 from freescale_pg.observe.meter import BubbleMeter
 from freescale_pg.observe.report import step_fields
 from freescale_pg.observe.run_files import (
@@ -37,12 +43,14 @@ from freescale_pg.observe.run_files import (
     write_json,
 )
 from freescale_pg.observe.tracing import finish, trace_document
-from freescale_pg.statistics import stats
+from freescale_pg.statistics import Stats, stats
 
 T = TypeVar("T")
 
 # Of 80 bytes in memory: 4 MB. In a file of the example each takes 24: 1.2 MB.
 _EVENTS = 50_000
+# Of the number of a run, for a tag of 28 bits that no message of the job is likely to have.
+_TAG_DIGITS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class _Agreed:
     Attributes:
         run: Number of the run, in hexadecimal digits: tells files of two runs apart.
         zero: Of all times of the run, by the first rank's monotonic clock; ns.
-        clocks: What each rank's clock is ahead of that.
+        clocks: What each rank's clock is ahead of that then.
     """
 
     run: str
@@ -69,14 +77,17 @@ def record_run(
     keep: int = 10_000,
     capacity: int = _EVENTS,
 ) -> Iterator["RunRecorder"]:
-    """Records what ``freescale report`` shows of a training; collective at its begin.
+    """Records what ``freescale report`` shows of a training; collective at its begin and its end.
 
     Each rank writes two files of its own: what it measured, and its trace in Chrome's format. They
-    are written when the block ends, also by an error, without the other ranks. A rank that is
-    killed leaves what it wrote last: at the begin, or in :meth:`RunRecorder.save`.
+    are written when the block ends. One that ends by an error waits for no other rank; one that
+    ends well waits until the others have left their blocks, or are lost. A rank that is killed
+    leaves what it wrote last: at the begin, or in :meth:`RunRecorder.save`.
 
     Over the default group, whose backend must take CPU tensors: the ranks compare their clocks at
-    the begin. Over another backend than this one there are steps, and nothing that blocks them.
+    the begin, and at the end if all blocks have ended well, so that the times of ranks of other
+    hosts are right in between, however fast their clocks drift. Over another backend than this one
+    there are steps, and nothing that blocks them.
 
     Args:
         directory: Where to; made if it is not there. Ranks of several hosts may have one each,
@@ -138,6 +149,7 @@ class RunRecorder:
         self._balance: dict[int, EpochBalance] = {}
         self._rank, self._size = group.rank(), group.size()
         self._agreed = _agree(directory, group)
+        self._clock = ClockDrift(self._agreed.clocks[self._rank])
         self._facts = self._about(group)
         self.save()
         self._begin = time.monotonic_ns()
@@ -185,21 +197,38 @@ class RunRecorder:
         Raises:
             OSError: It cannot be written.
         """
-        self._write("running", None, None)
+        self._write("running", None, None, stats())
 
     def _end(self, state: str, error: str | None) -> None:
         """Writes what there is, and the trace."""
         recording = finish(self._log, self._rank, self._begin)
+        totals = stats()  # of which the comparison of clocks is no part
+        self._compare_again(error is None)
         path = trace_path(self._directory, self._rank)
         write_json(path, trace_document([recording], [self._clock], self._agreed.zero))
         trace = {"file": path.name, "events": len(recording.slices), "dropped": recording.dropped}
-        self._write(state, error, trace)
+        self._write(state, error, trace, totals)
 
-    def _write(self, state: str, error: str | None, trace: dict[str, Any] | None) -> None:
+    def _compare_again(self, well: bool) -> None:
+        """Finds how the clock has drifted; collective among ranks whose blocks have ended well."""
+        group = dist.group.WORLD
+        tag = int(self._agreed.run[:_TAG_DIGITS], 16)
+        if group is None or not ends_well_everywhere(group, well, tag=tag):
+            return
+        try:
+            held = [measure_drifts(group, self._agreed.clocks)]
+            dist.broadcast_object_list(held, group=group, group_src=0)
+        except RuntimeError:
+            return  # A rank is lost: what the begin has shown has to do.
+        self._clock = held[0][self._rank]
+
+    def _write(
+        self, state: str, error: str | None, trace: dict[str, Any] | None, totals: Stats
+    ) -> None:
         self._note_balance()
-        totals = stats()
         held = {
             **self._facts,
+            "clock": self._clock_row(),
             "state": state,
             "error": error,
             "written_unix": time.time(),
@@ -213,10 +242,12 @@ class RunRecorder:
         }
         write_json(summary_path(self._directory, self._rank), held)
 
-    @property
-    def _clock(self) -> ClockDrift:
-        # Compared once: at the end of the block other ranks may have failed, or be elsewhere.
-        return ClockDrift(self._agreed.clocks[self._rank])
+    def _clock_row(self) -> dict[str, Any]:
+        return {
+            "offset_ns": self._clock.first.offset_ns,
+            "error_ns": self._clock.error_ns,
+            "drift_ppm": None if self._clock.last is None else 1e6 * self._clock.rate,
+        }
 
     def _since_zero(self, at: int) -> int:
         """From this rank's clock to the time that all ranks share; ns."""
@@ -236,7 +267,6 @@ class RunRecorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "backend": dist.get_backend(group),
-            "clock": {"offset_ns": self._clock.first.offset_ns, "error_ns": self._clock.error_ns},
             "links": _links(group),
             "workload": None if self._sampler is None else _workload(self._sampler.workload()),
         }

@@ -17,7 +17,12 @@ import torch.distributed as dist
 from freescale_pg._extension import _C
 from freescale_pg._group import member_group
 from freescale_pg.observe.chrome import Slice, TraceEvent, slice_of, trace_events
-from freescale_pg.observe.clocks import ClockDrift, ClockOffset, measure_offsets
+from freescale_pg.observe.clocks import (
+    ClockDrift,
+    ClockOffset,
+    measure_drifts,
+    measure_offsets,
+)
 
 _FORMAT = 1
 
@@ -112,13 +117,12 @@ def finish(log: _C.TraceLog, rank: int, begin: int) -> Recording:
 def _gather(
     path: Path, own: Recording, group: dist.ProcessGroup, first: Sequence[ClockOffset]
 ) -> None:
-    last = measure_offsets(group)
+    clocks = measure_drifts(group, first)
     if group.rank() != 0:
         dist.gather_object(own, None, group=group, group_dst=0)
         return
     recordings: list[Recording | None] = [None] * group.size()
     dist.gather_object(own, recordings, group=group, group_dst=0)
-    clocks = [ClockDrift(*both) for both in zip(first, last, strict=True)]
     _write(path, [each for each in recordings if each is not None], clocks)
 
 

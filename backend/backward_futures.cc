@@ -47,6 +47,7 @@ struct Wait {
                               [](const auto& work) { return work->on_device(); })) {}
 
   void over() {
+    ProfilerRange::end_those_over();
     const Nanoseconds end = now_ns();
     std::vector<AwaitedCall> calls;
     for (const auto& work : works) {

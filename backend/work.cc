@@ -103,7 +103,8 @@ Work::Work(std::shared_ptr<GroupContext> context, const Call& call, Operands ope
       staging_(std::move(staging)),
       flight_(flight),
       order_(std::move(order)),
-      has_rest_(staging_.has_rest()) {}
+      has_rest_(staging_.has_rest()),
+      range_(ProfilerRange::take(recordFunctionEndCallback_)) {}
 
 Status Work::do_rest() {
   try {
@@ -190,7 +191,8 @@ void Work::complete(const OpResult& result) noexcept {
   note_end(result.paths);
   operands_.inputs.clear();
   if (order_ == nullptr || !has_rest_) staging_.release();
-  // Ends the profiler's range, so it goes before anything that lets others continue.
+  // Both may end the profiler's range, so they go before anything that lets others continue.
+  if (range_ != nullptr) range_->note_over();
   finish(status_.ok() ? nullptr : make_exception(status_));
   completion_.set();
   if (order_ != nullptr) {
@@ -257,6 +259,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     wait_on_host(timeout);
   }
   if (measured.has_value()) measured->over({awaited_call()});
+  ProfilerRange::end_those_over();
   return true;
 }
 
@@ -290,6 +293,7 @@ void Work::do_rest_on_stream() {
 
 Status Work::outcome() {
   wait_until_set(completion_, kNoTimeout);
+  ProfilerRange::end_those_over();
   return status_;
 }
 

@@ -11,6 +11,7 @@
 #include "backend/device_order.h"
 #include "backend/device_step_meter.h"
 #include "backend/group_context.h"
+#include "backend/profiler_range.h"
 #include "backend/staging.h"
 #include "cpp/scheduler/completion.h"
 #include "cpp/scheduler/engine.h"
@@ -90,7 +91,8 @@ class Work final : public c10d::Work {
   Staging staging_;
   const uint64_t flight_;
   const std::shared_ptr<DeviceOrder> order_;
-  const bool has_rest_;  // for the staging to do
+  const bool has_rest_;                         // for the staging to do
+  const std::shared_ptr<ProfilerRange> range_;  // null where nobody profiles
   // Written before completion_ is set, read after.
   Status status_;
   int source_ = kAnySource;

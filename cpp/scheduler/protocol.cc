@@ -143,16 +143,20 @@ Status Protocol::admission(Operation& operation) {
     if (!status.ok()) return status;
   }
   for (const Outgoing& out : operation.outgoing) {
-    const std::string who = operation.describe() + ": rank " + std::to_string(out.rank);
-    if (const auto left = group.closed_by.find(out.rank); left != group.closed_by.end()) {
-      return Status::cancelled(who + " left the group: " + left->second);
-    }
-    if (!out.peer->link().failed()) continue;
+    if (!out.peer->link().failed() || group.closed_by.count(out.rank) != 0) continue;
     const Status& why = out.peer->link().failure();
-    return Status(why.code(), who + " is lost: " + why.message());
+    return Status(why.code(), operation.describe() + ": rank " + std::to_string(out.rank) +
+                                  " is lost: " + why.message());
   }
+  // Before those who left: they may have left because of it.
   if (!operation.point_to_point() && operation.request.sequence >= group.broken_from) {
     return Status::cancelled(operation.describe() + ": " + group.broken_by);
+  }
+  for (const Outgoing& out : operation.outgoing) {
+    const auto left = group.closed_by.find(out.rank);
+    if (left == group.closed_by.end()) continue;
+    return Status::cancelled(operation.describe() + ": rank " + std::to_string(out.rank) +
+                             " left the group: " + left->second);
   }
   return {};
 }

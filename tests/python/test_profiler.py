@@ -1,6 +1,7 @@
 """torch's profiler around collectives."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -8,16 +9,13 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from harness.launch import Launcher
+from harness.rank import open_store
 
 pytestmark = pytest.mark.freescale_only
 
 
 def check_many(rank: int, size: int) -> None:
-    """Works that end on other threads than they began on.
-
-    None after the profiler: torch then writes into memory that the profiler has given back, with
-    gloo as with any other backend that ends works late.
-    """
+    """Works that end on other threads than they began on."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         works = [
             dist.all_to_all_single(torch.empty(size * 9), torch.ones(size * 9), async_op=True)
@@ -29,6 +27,50 @@ def check_many(rank: int, size: int) -> None:
     events = [event for event in profiler.events() if event.name == "freescale:all_to_all_single"]
     assert len(events) == len(works)
     assert all(event.time_range.elapsed_us() >= 0 for event in events)
+
+
+def check_end(rank: int, size: int) -> None:
+    """The range of a work that ends on another thread ends when it is waited for."""
+    store = open_store("profiler")
+    if rank == 1:
+        store.wait(["posted"])
+        time.sleep(0.02)
+        return dist.send(torch.ones(9), 0)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        work = dist.irecv(torch.empty(9), 1)
+        store.set("posted", "")
+        assert work is not None
+        while not work.is_completed():
+            time.sleep(0.001)
+        work.wait()
+        torch.ones(9)
+    shown = {event.name: event.time_range for event in profiler.events()}
+    # A sleep is never too short; less where the profiler's clock differs.
+    assert shown["freescale:recv"].elapsed_us() >= 19_000
+    assert shown["freescale:recv"].end <= shown["aten::ones"].start
+
+
+def check_works_that_outlast(rank: int, size: int) -> None:
+    """Most works end when the profiler has given its memory back, and others have it."""
+    count, length = 50, 100_000
+    box = torch.empty(length)
+    for _ in range(4):
+        if rank == 0:
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                works = [dist.isend(torch.ones(length), 1, tag=tag) for tag in range(count)]
+            names = [event.name for event in profiler.events()]
+            assert names.count("freescale:send") == count
+            del profiler
+            others = [bytearray(size % 3000 + 10) for size in range(20_000)]
+            dist.send(torch.ones(1), 1, tag=count)
+            for work in works:
+                assert work is not None
+                work.wait()
+            assert not any(map(any, others))
+        else:
+            dist.recv(torch.empty(1), 0, tag=count)
+            for tag in range(count):
+                dist.recv(box, 0, tag=tag)
 
 
 def check_beside_other_threads(rank: int, size: int) -> None:
@@ -51,6 +93,14 @@ def check_beside_other_threads(rank: int, size: int) -> None:
 
 def test_many_works(launch: Launcher) -> None:
     launch(check_many, 2, checks_footprint=False)
+
+
+def test_end(launch: Launcher) -> None:
+    launch(check_end, 2, checks_footprint=False)
+
+
+def test_works_that_outlast_the_profiler(launch: Launcher) -> None:
+    launch(check_works_that_outlast, 2, checks_footprint=False)
 
 
 def test_beside_other_threads(launch: Launcher) -> None:

@@ -401,25 +401,31 @@ void Protocol::fail(Operation& operation, Status status) {
   const bool collective = !operation.point_to_point();
   const uint64_t group = operation.request.group->id();
   const uint64_t sequence = operation.request.sequence;
-  if (collective && status.code() == StatusCode::kPeerLost)
+  if (collective && status.code() == StatusCode::kPeerLost) {
     report_loss(operation, status.message());
+  }
   finish(operation, status);
   if (!collective) return;
   note_failed(group, sequence);
   fail_collective(group, sequence, status);
 }
 
+bool Protocol::GroupState::break_from(uint64_t sequence, std::string by) {
+  if (sequence >= broken_from) return false;
+  broken_from = sequence;
+  broken_by = std::move(by);
+  return true;
+}
+
 // The others may still reach the rank that is lost to this one, and be done with this rank's part
 // of the collective: nothing else would end their next ones before the timeout.
 void Protocol::report_loss(const Operation& operation, const std::string& why) {
   const Group& group = *operation.request.group;
-  GroupState& state = groups_[group.id()];
-  if (operation.request.sequence >= state.broken_from) return;
-  state.broken_from = operation.request.sequence;
-  state.broken_by = "this rank has lost a member: " + why;
+  const uint64_t sequence = operation.request.sequence;
+  if (!groups_[group.id()].break_from(sequence, "this rank has lost a member: " + why)) return;
   WireHeader header;
   header.kind = RecordKind::kMemberLost;
-  header.sequence = operation.request.sequence;
+  header.sequence = sequence;
   tell_members(group, header, why);
 }
 

@@ -89,6 +89,8 @@ class Protocol {
     // The first collective that cannot go well since a rank has lost a member, and who says so.
     uint64_t broken_from = std::numeric_limits<uint64_t>::max();
     std::string broken_by;
+    // Whether that is news: it was not broken from there on before.
+    bool break_from(uint64_t sequence, std::string by);
   };
 
   Peer* peer_for(const std::shared_ptr<Link>& link);

@@ -392,9 +392,8 @@ void Protocol::cancel_point_to_point(Peer& peer, const WireHeader& header,
 
 void Protocol::on_member_lost(const WireHeader& header, const std::string& why) {
   GroupState& group = groups_[header.group];
-  if (header.sequence >= group.broken_from) return;
-  group.broken_from = header.sequence;
-  group.broken_by = "rank " + std::to_string(header.sender) + " has lost a member: " + why;
+  const std::string who = "rank " + std::to_string(header.sender);
+  if (!group.break_from(header.sequence, who + " has lost a member: " + why)) return;
   const auto is_doomed = [&](const auto& entry) {
     return entry.first.group == header.group && entry.first.sequence >= header.sequence;
   };

@@ -1,7 +1,6 @@
 // Timeouts: who is named, who is told, and that the group goes on.
 
 #include <atomic>
-#include <functional>
 #include <thread>
 
 #include "tests/cpp/check.h"
@@ -16,14 +15,6 @@ constexpr size_t kSmall = 100;
 constexpr size_t kLarge = 1 << 20;
 // Far above every timeout here, below that of the other operations.
 constexpr std::chrono::seconds kPatience(10);
-
-void await(const std::function<bool()>& happened) {
-  const Deadline limit = Deadline::after(kPatience);
-  while (!happened()) {
-    CHECK(!limit.passed(now_ns()));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
 
 TEST(deadline_names_the_ranks_that_are_missing) {
   for (const EngineOptions& mode : kModes) {

@@ -180,11 +180,7 @@ TEST(engine_moves_bytes_when_nobody_waits) {
           for (int round = 0; round < 5; ++round) {
             const auto handle = self.start(
                 signed_plan(plan_all_to_all(self.rank(), input, output), OpKind::kAllToAll));
-            const Deadline limit = Deadline::after(std::chrono::seconds(10));
-            while (!handle->completion.is_set()) {
-              CHECK(!limit.passed(now_ns()));
-              std::this_thread::sleep_for(std::chrono::microseconds(200));
-            }
+            await([&] { return handle->completion.is_set(); });
             CHECK_OK(handle->result.status);
             CHECK(in == pattern_bytes(1 - self.rank(), 0, in.size()));
           }

@@ -67,11 +67,7 @@ std::string talk(Link& from, Link& to, const std::string& text) {
 }
 
 void await_failure(const Link& link) {
-  const Deadline limit = soon();
-  while (!link.failed()) {
-    CHECK(!limit.passed(now_ns()));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  await([&] { return link.failed(); }, soon());
 }
 
 TEST(mesh_connects_every_pair) {

@@ -79,11 +79,7 @@ void poll_until(Link& link, Received& sink, Done done) {
 }
 
 void await_failure(const Link& link, std::initializer_list<std::string_view> words) {
-  const Deadline limit = soon();
-  while (!link.failed()) {
-    CHECK(!limit.passed(now_ns()));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  await([&] { return link.failed(); }, soon());
   CHECK_EQ(link.failure().code(), StatusCode::kPeerLost);
   expect_text(link.failure().message(), words);
 }
@@ -239,11 +235,7 @@ Result<ConnectedPeer> connect_at(NetworkPeers& self, const std::vector<NetworkAd
 }
 
 void expect_connected(const ConnectedPeer& peer, const Acceptor& acceptor) {
-  const Deadline limit = soon();
-  while (acceptor.connected == 0) {
-    CHECK(!limit.passed(now_ns()));
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  await([&] { return acceptor.connected != 0; }, soon());
   Received received;
   const std::string text = "hello";
   CHECK(peer.link->try_send(std::as_bytes(std::span(text)), {}));

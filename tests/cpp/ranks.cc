@@ -151,6 +151,13 @@ Plan Buffers::plan(int rank) {
   return signed_plan(plan_all_to_all(rank, input, output), OpKind::kAllToAll);
 }
 
+void await(const std::function<bool()>& happened, Deadline limit) {
+  while (!happened()) {
+    CHECK(!limit.passed(now_ns()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void expect_text(const std::string& text, std::initializer_list<std::string_view> parts) {
   for (const std::string_view part : parts) {
     if (text.find(part) == std::string::npos) {

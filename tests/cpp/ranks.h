@@ -65,6 +65,10 @@ class Rank {
   std::shared_ptr<Group> group_;
 };
 
+// Until it has happened; fails the test if that is not so by the limit.
+void await(const std::function<bool()>& happened,
+           Deadline limit = Deadline::after(std::chrono::seconds(10)));
+
 // Whether ranks are on hosts of their own, by FREESCALE_TEST_NETWORK: so many on each. See
 // CMakeLists.txt.
 bool over_network();

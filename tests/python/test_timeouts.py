@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from harness.launch import Launcher
 from harness.rank import open_store
+from harness.scene import join
 
 pytestmark = pytest.mark.freescale_only
 
@@ -43,13 +44,7 @@ def expect_timeout(call: Callable[[], object], words: list[str], limit: float = 
 def check_collective(rank: int, size: int) -> None:
     """The limit is the one that the group was made with."""
     over = open_store("over")
-    dist.init_process_group(
-        "freescale",
-        store=open_store("limited"),
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=MADE_WITH),
-    )
+    join("limited", rank, size, MADE_WITH)
     if rank == 1:
         over.get("over")
         return
@@ -176,13 +171,7 @@ def check_init(rank: int, size: int) -> None:
     if rank == 2:
         return
     expect_timeout(
-        lambda: dist.init_process_group(
-            "freescale",
-            store=open_store("incomplete"),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=SHORT),
-        ),
+        lambda: join("incomplete", rank, size, SHORT),
         [f"rank {rank}", "2"],
     )
 

@@ -250,6 +250,14 @@ def test_what_another_thread_waits_for(run_ranks: Ranks) -> None:
     run_ranks(2, wait_in_another_thread)
 
 
+def tell_when_waiting(op: str, stream: torch.cuda.Stream) -> None:
+    """Sets a key in the store once rank 0 has called, and its stream is past the wait's begin."""
+    while dist.get_rank() == 0 and not is_posted(op):
+        time.sleep(0.001)
+    stream.synchronize()
+    store().set(f"waiting {dist.get_rank()}", "")
+
+
 class ExchangeInBackward(torch.autograd.Function):
     """Waits as DDP does: through a future, in a callback at the end of the pass."""
 
@@ -264,10 +272,7 @@ class ExchangeInBackward(torch.autograd.Function):
         future = ctx.start().get_future()
 
         def wait() -> None:
-            while dist.get_rank() == 0 and not is_posted("all_to_all_single"):
-                time.sleep(0.001)
-            ctx.stream.synchronize()  # is past the begin of the wait
-            store().set(f"waiting {dist.get_rank()}", "")
+            tell_when_waiting("all_to_all_single", ctx.stream)
             future.wait()
 
         torch.autograd.Variable._execution_engine.queue_callback(wait)
@@ -317,10 +322,7 @@ def step_with_ddp(rank: int, world_size: int) -> None:
     stream = torch.cuda.current_stream()
 
     def tell() -> None:
-        while rank == 0 and not is_posted("all_reduce"):
-            time.sleep(0.001)
-        stream.synchronize()  # is past the begin of the wait
-        store().set(f"waiting {rank}", "")
+        tell_when_waiting("all_reduce", stream)
 
     def add_up(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         work = dist.all_reduce(bucket.buffer(), async_op=True)

@@ -159,6 +159,7 @@ class Protocol {
   static Status begin_stage_in(Incoming& in);
   void grant_device(Incoming& in);
   void start_device_send(Outgoing& out, std::span<const std::byte> grant);
+  static void start_staged_send(Outgoing& out);
   void on_device_news(Peer& peer, const WireHeader& header, std::span<const std::byte> news);
   DeviceTransfer* find_transfer(const Peer& peer, uint64_t token, bool incoming);
   void hear_of_arrived();

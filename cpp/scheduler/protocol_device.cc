@@ -215,14 +215,17 @@ void Protocol::look_for_devices(Operation& operation, Nanoseconds now) {
   operation.devices_awaited = operation.devices_awaited || known;
 }
 
-// Messages to and from other hosts, where they are between the device and the host's memory.
+// Messages to and from other hosts, where they are between the device and the host's memory. A
+// receiver is told when the sender's copies need no driver any more, as within a host: its stream
+// will wait for them, and so might the sender's driver for the receiver's.
 void Protocol::poll_staged(DevicePoll& poll, Operation& operation) {
   for (Outgoing& out : operation.outgoing) {
     if (!out.staged || out.transfer == nullptr) continue;
-    const Counterpart nobody{nullptr, false, 0, out.rank};
-    if (!poll_device_message(poll, operation, out.transfer, nobody)) continue;
+    const bool granted = out.state == Outgoing::State::kStreaming;
+    const Counterpart receiver{granted ? out.peer : nullptr, false, out.peer_token, out.rank};
+    if (!poll_device_message(poll, operation, out.transfer, receiver)) continue;
     ++poll.sent_on;
-    if (out.state == Outgoing::State::kStreaming) out.peer->sending.add(&out, now_ns());
+    if (granted) out.peer->sending.add(&out, now_ns());
   }
   for (Incoming& in : operation.incoming) {
     if (!in.staged || in.state == Incoming::State::kDone) continue;
@@ -242,8 +245,9 @@ bool Protocol::poll_device_message(DevicePoll& poll, Operation& operation,
     return false;
   }
   device_moves_ = true;
-  relay_news(other, header_about(operation), *transfer);
-  switch (transfer->state()) {
+  const DeviceTransfer::State state = transfer->state();
+  relay_news(other, header_about(operation), *transfer);  // after: it may be the last look
+  switch (state) {
     case DeviceTransfer::State::kWaiting:
       ++poll.waiting;
       return false;
@@ -286,6 +290,14 @@ void Protocol::send_news(const Counterpart& other, WireHeader about,
   about.peer_token = other.token;
   const Segment body{const_cast<std::byte*>(news.data()), news.size()};
   other.peer->send(about, std::span(&body, 1));
+}
+
+// A grant of a message that is staged. Its copies may be over, and then nobody looks at them.
+void Protocol::start_staged_send(Outgoing& out) {
+  if (out.transfer != nullptr) return;  // it goes on when it is out of the device
+  send_news({out.peer, false, out.peer_token, out.rank}, header_about(*out.operation),
+            DeviceCall::all_submitted());
+  out.peer->sending.add(&out, out.begin);
 }
 
 // A grant for an operation that is over here: the receiver keeps its memory for what may come.

@@ -334,7 +334,7 @@ void Protocol::on_grant(Peer& peer, const WireHeader& header, std::span<const st
   out->peer_token = header.token;
   raise(out->level, header.priority);
   if (out->in_device()) return start_device_send(*out, payload);
-  if (out->staged && out->transfer != nullptr) return;  // when it is out of the device
+  if (out->staged) return start_staged_send(*out);
   peer.sending.add(out, out->begin);
 }
 

@@ -70,7 +70,8 @@ class DeviceCall {
   // Messages to and from a rank of another host go by way of memory of this host, `memory`: out of
   // the device into it, until the transfer is over, and then as any message of the host does; and,
   // once the two ranks agree on the message, from it into the device as soon as stage_in_may_go()
-  // has said that all of it is there. Headers do not wait for any of this.
+  // has said that all of it is there. Headers do not wait for any of this. The way in hears the
+  // news of the way out, but has none itself.
   virtual Result<std::shared_ptr<DeviceTransfer>> stage_out(Link& to, int level,
                                                             std::vector<Segment>* memory) = 0;
   virtual Result<std::shared_ptr<DeviceTransfer>> stage_in(Link& from, int level,
@@ -85,6 +86,8 @@ class DeviceCall {
   // The answer to a grant for an operation that is over on this rank: what tells the receiver that
   // nothing will come.
   static std::vector<std::byte> nothing_comes();
+  // News of a message whose way out of the device, stage_out(), is over.
+  static std::vector<std::byte> all_submitted();
 };
 
 }  // namespace freescale

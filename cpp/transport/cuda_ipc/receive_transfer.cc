@@ -12,6 +12,12 @@ std::vector<std::byte> DeviceCall::nothing_comes() {
   return bytes;
 }
 
+std::vector<std::byte> DeviceCall::all_submitted() {
+  std::vector<std::byte> bytes;
+  cuda::write_news({cuda::News::kSubmitted}, &bytes);
+  return bytes;
+}
+
 }  // namespace freescale
 
 namespace freescale::cuda {

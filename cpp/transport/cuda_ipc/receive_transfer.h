@@ -18,7 +18,7 @@ namespace freescale::cuda {
 class CudaDevice;
 
 // What the sender of a message tells its receiver; of one that comes through a ring the receiver
-// tells kSubmitted as well.
+// tells kSubmitted as well. Of one that comes from another host the sender tells nothing else.
 enum class News : uint32_t {
   kSubmitted = 1,  // all its copies are with the driver
   kReleased,       // nothing more will be written

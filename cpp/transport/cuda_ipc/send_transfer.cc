@@ -200,8 +200,13 @@ DeviceTransfer::State SendTransfer::state() {
     return State::kOver;
   }
   if (device_.failed()) return State::kFailed;
-  const bool other_submitted = staged_ == nullptr || peer_submitted_ || staged_->fed();
-  return other_submitted ? State::kSubmitted : State::kWaiting;
+  return peer_submitted_ || needs_no_peer_driver() ? State::kSubmitted : State::kWaiting;
+}
+
+// Whether all that the other rank's driver has to submit for this end has moved, or is nothing.
+bool SendTransfer::needs_no_peer_driver() const {
+  if (staged_ != nullptr) return staged_->fed();
+  return !further_ready_.has_value() || further_ready_->reached();
 }
 
 // Otherwise nobody would take its chunks out of the ring.
@@ -244,7 +249,8 @@ bool SendTransfer::take_news(std::vector<std::byte>* news) {
 Status SendTransfer::on_news(std::span<const std::byte> bytes) {
   const Result<NewsOfCopy> news = read_news(bytes);
   if (!news.ok()) return news.status();
-  if (news.value().what != News::kSubmitted || !told_staged_) {
+  const bool awaits_any = told_staged_ || further_ready_.has_value();
+  if (news.value().what != News::kSubmitted || !awaits_any) {
     return Status::invalid_argument("sent news of a copy that is not its own");
   }
   peer_submitted_ = true;

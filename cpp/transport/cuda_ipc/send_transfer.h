@@ -69,6 +69,7 @@ class SendTransfer final : public DeviceTransfer,
   };
   void enter(Phase phase);
   bool has_to_tell_staged() const;
+  bool needs_no_peer_driver() const;
   bool settle(const Result<bool>& done);
   Result<bool> take_turn();
   Result<bool> submit_direct();

@@ -7,7 +7,9 @@
 Hosts are network namespaces (``tests/multihost``), so this needs root, util-linux and iproute2.
 They are connected without a limit (*free*: this machine's own speed, as all hosts share its cores),
 or with one of ``--rate`` bits per second for each host and direction, by token buckets that let
-0.5 ms of bytes pass at once and hold back 5 ms of them.
+0.5 ms of bytes pass at once and hold back 5 ms of them. TCP's congestion control is Reno on all
+hosts, as a namespace may always have it, and on a link that loses nothing it does what CUBIC does,
+the default of most kernels. ``--congestion bbr`` paces, and that changes the order of contestants.
 
 Each contestant has ranks of its own; all are there during a section and take turns in a shuffled
 order in every round, so that other load on the machine hits all alike. A *time* is from the moment
@@ -121,6 +123,7 @@ class Lab:
                     rate=rate,
                     burst=_BURST,
                     backlog=_BACKLOG,
+                    congestion=self.options.congestion,
                     folders=[self.ranks.directory],
                 )
             )
@@ -374,6 +377,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sections", type=names_among(_SECTIONS), default=list(_SECTIONS))
     parser.add_argument("--rounds", type=int, default=15, help="of each cell")
     parser.add_argument("--rate", type=int, default=_RATE, help="bits per second of a link")
+    parser.add_argument("--congestion", default="reno", help="control of TCP's, on the hosts")
     parser.add_argument("--urgent", type=parse_size, default="4MiB", help="bytes")
     parser.add_argument("--bulk", type=parse_size, default="1024MiB", help="bytes")
     parser.add_argument("--trials", type=int, default=8, help="of urgent beside bulk")

@@ -85,13 +85,14 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, CopyMode) {
 
 #endif
 
-size_t streaming_threshold() {
-  static const size_t threshold = [] {
+size_t streaming_threshold(bool over_network) {
+  constexpr size_t kOverNetwork = 4 << 20;
+  static const size_t within_host = [] {
     constexpr size_t kLargest = 32 << 20;
     const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return last_level > 0 ? std::min(static_cast<size_t>(last_level), kLargest) : kLargest;
   }();
-  return threshold;
+  return over_network ? std::min(kOverNetwork, within_host) : within_host;
 }
 
 }  // namespace freescale

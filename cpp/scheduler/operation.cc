@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpp/scheduler/peer.h"
+
 namespace freescale {
 namespace {
 
@@ -160,8 +162,15 @@ Status unfold_plan(Operation& operation) {
   }
   add_messages(operation, group.rank());
   link_parts(operation);
-  if (total_moved(operation) >= streaming_threshold()) operation.copy_mode = CopyMode::kStreaming;
   return {};
+}
+
+void choose_copy_mode(Operation& operation) {
+  const bool over_network = std::any_of(
+      operation.incoming.begin(), operation.incoming.end(),
+      [](const Incoming& in) { return in.peer != nullptr && !in.peer->link().within_host(); });
+  const bool streams = total_moved(operation) >= streaming_threshold(over_network);
+  operation.copy_mode = streams ? CopyMode::kStreaming : CopyMode::kCached;
 }
 
 void scatter_bytes(const std::vector<Segment>& segments, size_t offset,

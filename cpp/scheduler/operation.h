@@ -131,6 +131,8 @@ struct OpenOperation {
 // Checks the request's plan against its group and spreads it over the operation's lists; their
 // peers are not resolved yet.
 Status unfold_plan(Operation& operation);
+// By what the operation lands, and whence; once its peers are known.
+void choose_copy_mode(Operation& operation);
 
 // Copies `from` into the message made of `segments`, from `offset` on.
 void scatter_bytes(const std::vector<Segment>& segments, size_t offset,

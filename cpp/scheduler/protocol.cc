@@ -204,6 +204,7 @@ void Protocol::resolve_peers(Operation& operation) {
   for (Incoming& in : operation.incoming) {
     if (in.rank != kAnySource) in.peer = peer_for(group.shared_link(in.rank));
   }
+  choose_copy_mode(operation);
 }
 
 // What every record about an operation says.

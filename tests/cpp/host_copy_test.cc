@@ -51,7 +51,8 @@ TEST(copy_of_nothing_touches_nothing) {
   for (const CopyMode mode : {CopyMode::kCached, CopyMode::kStreaming}) {
     copy_bytes(nullptr, nullptr, 0, mode);
   }
-  CHECK_GT(streaming_threshold(), size_t{1} << 20);
+  CHECK_GT(streaming_threshold(false), size_t{1} << 20);
+  CHECK_GE(streaming_threshold(false), streaming_threshold(true));
 }
 
 TEST(segments_add_up) {

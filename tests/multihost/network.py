@@ -48,6 +48,7 @@ ip link set lo up
 DROP_ALL = ("bpf", "da", "bytecode", "1,6 0 0 2")
 # A hardware address that no interface has.
 NOBODY = "02:00:00:00:00:01"
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 # Sides of a port of the switch.
 SIDES = {"from": ("ingress",), "to": ("egress",), "both": ("ingress", "egress")}
 
@@ -138,6 +139,8 @@ class Network:
         rate: Bits per second of each interface in each direction; None: no limit.
         burst: Seconds' worth of bytes that pass at once after a pause.
         backlog: Seconds for which a packet may wait at an interface; beyond them it is dropped.
+        congestion: TCP's congestion control on the hosts, one that the machine allows to all; None:
+            the machine's own.
         common_shm: The hosts share one /dev/shm, as containers may; the machine's it is not.
         wire: Host 0 is at the other end of this wire; None: it is on the same switch as the rest.
         folders: To be visible to the hosts though they are in /tmp, of which each host has its own.
@@ -152,6 +155,7 @@ class Network:
         rate: int | None = None,
         burst: float = 0.004,
         backlog: float = 0.05,
+        congestion: str | None = None,
         common_shm: bool = False,
         wire: Wire | None = None,
         folders: Sequence[Path] = (),
@@ -160,6 +164,7 @@ class Network:
         self.hosts: list[Host] = []
         self.rails = range(rails)
         self.mtu, self.rate, self.burst, self.backlog = mtu, rate, burst, backlog
+        self.congestion = congestion
         self.relay: Relay | None = None
         self._switch = Namespaces(["net"])
         try:
@@ -214,6 +219,8 @@ class Network:
         queues = [line for rail in self.rails for line in self._limit(host.interface(rail))]
         if queues:
             host.run(["tc", "-batch", "-"], "\n".join(queues) + "\n")
+        if self.congestion is not None:
+            host.run(["sh", "-c", f"cat > {CONGESTION_CONTROL}"], self.congestion)
 
     def _limit(self, device: str) -> list[str]:
         if self.rate is None:

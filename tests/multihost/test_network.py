@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from namespaces import STEP_LIMIT
-from network import Host, HostPlan, Network
+from network import CONGESTION_CONTROL, Host, HostPlan, Network
 from relay import Wire
 
 MakeNetwork = Callable[..., Network]
@@ -194,6 +194,22 @@ def test_hosts_as_planned(make_network: MakeNetwork) -> None:
         second.run(["test", "-e", "/dev/shm/common"])
         assert not Path("/dev/shm/common").exists()
         assert hears(first, second, STEP_LIMIT)
+
+
+def test_congestion_control_is_that_of_the_hosts(make_network: MakeNetwork) -> None:
+    own = Path(CONGESTION_CONTROL).read_text()
+    with make_network(2, congestion="reno") as network:
+        for host in network.hosts:
+            assert host.run(["cat", CONGESTION_CONTROL]).strip() == "reno"
+        assert Path(CONGESTION_CONTROL).read_text() == own
+
+
+def test_unknown_congestion_control_is_refused(make_network: MakeNetwork) -> None:
+    with (
+        pytest.raises(RuntimeError, match="tcp_congestion_control"),
+        make_network(2, congestion="no such control"),
+    ):
+        pass
 
 
 def test_rate_is_limited_at_both_ends(make_network: MakeNetwork) -> None:
